@@ -11,6 +11,7 @@ import asyncpg
 from benchmarks.counting import COUNTING_SCENARIOS
 from benchmarks.docverse import DOCVERSE_SCENARIOS
 from benchmarks.enqueueing import ENQUEUE_SCENARIOS
+from benchmarks.flow import FLOW_SCENARIOS
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.lanes import LANE_SCENARIOS
 from benchmarks.latency import LATENCY_SCENARIOS
@@ -157,6 +158,7 @@ SCENARIOS = (
     *LISTENER_SCENARIOS,
     *LANE_SCENARIOS,
     *TENANT_SCENARIOS,
+    *FLOW_SCENARIOS,
     *LISTING_SCENARIOS,
     *COUNTING_SCENARIOS,
     *METERING_SCENARIOS,

@@ -14,7 +14,9 @@ _FORM = 'name=slots:queue,queue:option,option, as in "fast=3:fast" or "general=5
 class LaneSettings:
     """A lane of a worker: its slots, and the queues they serve; ("*",) is any.
 
-    `kinds`, `tags` and `tenants` narrow it: to jobs of these kinds, of kinds with one of these tags, of these tenants.
+    `kinds`, `tags`, `resources` and `tenants` narrow it: to jobs of these kinds, of kinds with one of these tags, of
+    kinds whose handlers ask for one of these resources, of these tenants. `lend`: so many of its slots run jobs of
+    other lanes while it has none.
     `fair`: tenants take turns, so that none waits for another's backlog. Then `reserve` slots are kept for tenants that
     run nothing in the lane; None: one, if the lane has several.
     """
@@ -24,9 +26,15 @@ class LaneSettings:
     queues: tuple[str, ...] = (ANY,)
     fair: bool = False
     reserve: int | None = None
-    kinds: tuple[str, ...] = ()  # these three: empty for any
+    kinds: tuple[str, ...] = ()  # these four: empty for any
     tags: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    lend: int = 0
+
+    @property
+    def narrows_kinds(self) -> bool:
+        return bool(self.kinds or self.tags or self.resources)
 
     @property
     def reserved(self) -> int:
@@ -62,6 +70,7 @@ def check_lanes(lanes: Sequence[LaneSettings]) -> None:
         raise UsageError(f"setting lanes names a lane {ANY!r}, which means all lanes in a pause; name it otherwise")
     for lane in lanes:
         _check_reserve(lane)
+        _check_lend(lane)
 
 
 def _check_reserve(lane: LaneSettings) -> None:
@@ -76,12 +85,21 @@ def _check_reserve(lane: LaneSettings) -> None:
         )
 
 
+def _check_lend(lane: LaneSettings) -> None:
+    if not lane.lend:
+        return
+    if lane.fair:
+        raise UsageError(f"lane {lane.name!r} is fair, and lends no slots: leave out lend, or fair")
+    if not 0 < lane.lend <= lane.slots:
+        raise UsageError(f"lane {lane.name!r} lends {lane.lend} of its {lane.slots} slots: it must be from 0 to these")
+
+
 def _from_table(name: str, lane: Any) -> LaneSettings:
     wrong = UsageError(f'setting lanes: lane {name!r} is {lane!r}; write {{slots = 3, queues = ["fast"]}}')
     if not isinstance(lane, Mapping) or type(lane.get("slots")) is not int:
         raise wrong
     given = dict(lane)
-    for key, kind in (("fair", bool), ("reserve", int)):
+    for key, kind in (("fair", bool), ("reserve", int), ("lend", int)):
         if key in given and type(given[key]) is not kind:
             raise wrong
     if unknown := sorted(set(given) - _OPTIONS):
@@ -115,18 +133,23 @@ def _options(lane: str, options: Sequence[str]) -> dict[str, Any]:
         key, _, value = option.partition("=")
         if option == "fair":
             given["fair"] = True
-        elif key == "reserve" and value.isdecimal():
-            given["reserve"] = int(value)
+        elif key in ("reserve", "lend") and value.isdecimal():
+            given[key] = int(value)
         elif key in _NARROWING and value:
             given[_NARROWING[key]] = (*given.get(_NARROWING[key], ()), value)
         else:
             raise UsageError(
-                f"lane {lane!r} has an option {option!r}; there are: fair, reserve=NUMBER, kind=NAME, tag=NAME, "
-                "tenant=NAME, the last three also repeated"
+                f"lane {lane!r} has an option {option!r}; there are: fair, reserve=NUMBER, lend=NUMBER, kind=NAME, "
+                "tag=NAME, resource=NAME, tenant=NAME, the last four also repeated"
             )
     return given
 
 
-_LISTS = {"queues", "kinds", "tags", "tenants"}
-_NARROWING = {"kind": "kinds", "tag": "tags", "tenant": "tenants"}  # an option of a text, and its field
+_LISTS = {"queues", "kinds", "tags", "resources", "tenants"}
+_NARROWING = {
+    "kind": "kinds",
+    "tag": "tags",
+    "resource": "resources",
+    "tenant": "tenants",
+}  # an option of a text, and its field
 _OPTIONS = {field.name for field in fields(LaneSettings)} - {"name"}

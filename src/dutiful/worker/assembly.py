@@ -23,6 +23,7 @@ from dutiful.worker.fetcher import FetchCursors, Suspects
 from dutiful.worker.heartbeat import Heartbeat
 from dutiful.worker.lane import Lane
 from dutiful.worker.leases import LeaseRenewalThread, Leases
+from dutiful.worker.lending import Lending
 from dutiful.worker.locks.manager import LockManager, LockModeCheck
 from dutiful.worker.poller import Poller
 from dutiful.worker.selection import select
@@ -68,6 +69,10 @@ async def assemble(stack: AsyncExitStack, config: WorkerConfig, slots: Slots) ->
         Lane(config, lane, cursors[selection], leases, suspects, executor, settler, slots)
         for lane, selection in zip(settings.lanes, selections, strict=True)
     ]
+    if any(lane.settings.lend for lane in lanes):
+        lending = Lending(lanes)
+        for lane in lanes:
+            lane.lending = lending
     renewal = LeaseRenewalThread(config, leases, slots, executor.current)
     declaration = BreakerDeclaration(config)
     heartbeat = Heartbeat(config, lanes, slots, mode_check, declaration, started_at)

@@ -120,7 +120,7 @@ class Heartbeat:
                 gathering=lane.gathering,
                 pauses_seen=lane.pauses_seen(pauses),
                 breakers=self._declaration.breaker_by_kind,
-                kinds=lane.selection.kinds if lane.settings.kinds or lane.settings.tags else (),
+                kinds=lane.selection.kinds if lane.settings.narrows_kinds else (),
                 tenants=lane.selection.tenants,
                 fair=lane.settings.fair,
             )

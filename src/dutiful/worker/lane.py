@@ -27,6 +27,7 @@ from dutiful.worker.executor.outcomes import (
 )
 from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
+from dutiful.worker.lending import Lending
 from dutiful.worker.selection import select
 from dutiful.worker.settler import Settler
 from dutiful.worker.shares import FairBuffer, FairSource
@@ -61,6 +62,8 @@ class Lane:
         self.settings = settings
         self.selection = select(config, settings)
         self.slots = slots.add(settings.name, settings.slots)
+        self.lending: Lending | None = None  # if a lane of this worker lends
+        self._lent: dict[Slot, Lane] = {}  # slots that run a job of another lane
         self._fair = FairBuffer(settings.slots, settings.reserved) if settings.fair else None
         source = None if self._fair is None else FairSource(config, settings, cursors, self._fair)
         self.fetcher = Fetcher(config, settings, cursors, leases, suspects, self.wake, source)
@@ -86,6 +89,7 @@ class Lane:
             config, self._gathering, leases, executor, settler, self._take_buffered, self._wake.set, self._free
         )
         self._may_find = True  # whether a fetch may find something
+        self._claiming = False
         self._open = True
         self._reconcile = False
         self._low = 0  # with so few in the buffer, it is time to fetch
@@ -113,6 +117,22 @@ class Lane:
         """How many claims no slot has taken up yet."""
         return len(self._buffer)
 
+    @property
+    def idle(self) -> int:
+        """How many slots wait for a claim."""
+        return len(self._idle)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether it has no work of its own, as far as it knows, and one more slot to lend."""
+        busy = self._may_find or self._claiming or self._buffer
+        return self._open and not busy and len(self._lent) < self.settings.lend
+
+    @property
+    def lendable(self) -> int:
+        """How many of its idle slots may run jobs of other lanes."""
+        return min(len(self._idle), self.settings.lend - len(self._lent)) if self.may_lend else 0
+
     def serves(self, queue: str) -> bool:
         return ANY in self.settings.queues or queue in self.settings.queues
 
@@ -120,6 +140,10 @@ class Lane:
         """Fetches again, because there may be something to claim."""
         self._may_find = True
         self._gathering.wake()
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """Claims for slots that have become free, if there may be something to claim."""
         self._wake.set()
 
     def close(self) -> None:
@@ -130,7 +154,7 @@ class Lane:
             self._settler.settle(self._buffer.popleft(), Released(began=False))
         self._batches.close()
         while self._idle:
-            self._wake_slot()
+            self.wake_slot()
 
     def pauses_seen(self, pauses: Sequence[Pause]) -> tuple[str, ...]:
         """Notes what is paused, and releases jobs of batches that may not start now; see the fetcher."""
@@ -152,6 +176,7 @@ class Lane:
                 await self._wake.wait()
                 continue
             now = time.monotonic()
+            self._claiming = True
             if batch is None:
                 self._may_find = False
             else:
@@ -176,6 +201,8 @@ class Lane:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_RETRY)
                 continue
+            finally:
+                self._claiming = False
             if batch is not None:
                 self._receive(claims)
                 batch.asked(len(claims))
@@ -186,6 +213,8 @@ class Lane:
                 self._receive(claims)
                 if len(claims) < want:
                     await asyncio.sleep(0)  # idle slots begin their jobs before the next claim is sent
+            elif self.lending is not None:
+                self.lending.offer(self)
 
     def _measure(self) -> None:
         """Raises the rate at once and lowers it slowly: pauses between batches are no reason to claim less."""
@@ -199,6 +228,8 @@ class Lane:
     def _demand(self) -> tuple[int, int]:
         """How many jobs to claim, and how many slots are idle."""
         free = len(self._idle)
+        if self.lending is not None:
+            free += self.lending.free_for(self)
         if self._settler.pending > self._backlog:
             return 0, free
         if self._fair is not None:
@@ -236,10 +267,12 @@ class Lane:
             else:
                 self._buffer.append(claim)
         self._buffered_at = time.monotonic()
+        if self.lending is not None:
+            self.lending.hand_over(self)
         for _ in range(min(len(self._idle), len(self._buffer))):
-            self._wake_slot()
+            self.wake_slot()
 
-    def _wake_slot(self) -> None:
+    def wake_slot(self) -> None:
         while self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -261,36 +294,44 @@ class Lane:
         slot.task = task
         count = 0
         while True:
-            if not self._buffer:
+            lane = self if self._buffer else self._borrower()
+            if lane is None:
                 if not self._open:
                     return
                 await self._wait_for_claim(slot)
                 continue
-            claim = self._buffer.popleft()
-            self.taken += 1
-            if len(self._buffer) <= self._low:
-                self._wake.set()
+            claim = lane._buffer.popleft()
+            lane.taken += 1
+            if len(lane._buffer) <= lane._low:
+                lane._wake.set()
+            if lane is not self:
+                self._lent[slot] = lane
             kind = self._kinds[claim.kind]
             if kind.batch is not None:
-                if not await self._batches.run(claim, kind, kind.batch, slot):
+                goes_on = await lane._batches.run(claim, kind, kind.batch, slot)
+                self._lent.pop(slot, None)
+                if not goes_on:
                     return
                 continue
             claimed_at = self._leases.valid_since(claim.claim_id, time.monotonic(), self._lease_seconds)
             if claimed_at is None:
                 # After a stall longer than its lease, the job may already run in another process.
-                self._settle(claim, Released(began=False))
+                lane._settle(claim, Released(began=False))
+                self._lent.pop(slot, None)
                 continue
             try:
                 outcome = await self._executor.run(claim, kind, slot)
             except Exception as error:
                 # A bug of Dutiful ends this worker. The attempt counts, so that this job cannot crash every worker.
                 if not slot.abandoned:
-                    self._settle(claim, Failed(describe(error), type(error)), slot.timing(claimed_at))
+                    lane._settle(claim, Failed(describe(error), type(error)), slot.timing(claimed_at))
                 raise
             if slot.abandoned:
                 self._settler.settle_late(claim, outcome)
                 return
-            self._settle(claim, outcome, slot.timing(claimed_at))
+            if lane is not self:
+                del self._lent[slot]
+            lane._settle(claim, outcome, slot.timing(claimed_at))
             if slot.closing:
                 return  # asked to while the last progress was stored, which must not cost the outcome
             count += 1
@@ -307,6 +348,10 @@ class Lane:
             self._buffer.clear()
             self._buffer.extend(kept)
 
+    def _borrower(self) -> "Lane | None":
+        """Another lane, whose claim a slot runs if its own has none: so what is lent is back within a job."""
+        return None if self.lending is None or not self._open else self.lending.borrower(self)
+
     def give_up(self, slot: Slot) -> tuple[CallResult | None, Slot]:
         """Settles the job of a handler that does not stop, and puts another slot in the place of its own.
 
@@ -317,10 +362,11 @@ class Lane:
         slot.abandoned = True
         outcome = outcome_without_handler(slot)
         settlement = settlement_without_handler(slot, outcome)
+        lane = self._lent.pop(slot, self)
         timing = Timing(0.0, slot.elapsed.total_seconds())
         for other in slot.claims:
             self._settler.settle(other, settlement, timing)
-        self._free(claim, timing)
+        lane._free(claim, timing)
         fresh = self._all_slots.replace(slot)
         self.slots[self.slots.index(slot)] = fresh
         return None if isinstance(settlement, State) else breaker_result(outcome, slot.stop), fresh
@@ -344,6 +390,8 @@ class Lane:
         if self._fair is not None and self.fetcher.more:
             self._may_find = True
         self._wake.set()
+        if self.lending is not None:
+            self.lending.offer(self)
         try:
             with slot.absorb_cancellation():
                 await waiter

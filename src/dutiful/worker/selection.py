@@ -17,7 +17,7 @@ class Selection:
 
 def select(config: WorkerConfig, lane: LaneSettings) -> Selection:
     """Raises UsageError if the lane names what its worker does not run."""
-    if config.inbox is not None and (lane.kinds or lane.tags or lane.tenants):
+    if config.inbox is not None and (lane.narrows_kinds or lane.tenants):
         raise UsageError(
             f"lane {lane.name!r} takes some kinds or tenants only, but a broker delivers messages by queue: give these "
             "jobs a queue of their own, and the lane this queue"
@@ -26,7 +26,7 @@ def select(config: WorkerConfig, lane: LaneSettings) -> Selection:
 
 
 def _kinds(config: WorkerConfig, lane: LaneSettings) -> tuple[str, ...]:
-    if not lane.kinds and not lane.tags:
+    if not lane.narrows_kinds:
         return tuple(config.kinds)
     if unknown := [name for name in lane.kinds if name not in config.kinds]:
         known = ", ".join(sorted(config.kinds)) or "none"
@@ -35,8 +35,20 @@ def _kinds(config: WorkerConfig, lane: LaneSettings) -> tuple[str, ...]:
     if unknown := [tag for tag in lane.tags if tag not in tags]:
         known = ", ".join(sorted(tags)) or "none"
         raise UsageError(f"lane {lane.name!r} names the tag {unknown[0]!r}; the kinds of this worker have: {known}")
+    needs = (
+        {name: set(kind.signature.resources.values()) for name, kind in config.kinds.items()} if lane.resources else {}
+    )
+    if unknown := [one for one in lane.resources if not any(one in needed for needed in needs.values())]:
+        known = ", ".join(sorted(set().union(*needs.values()))) or "none"
+        raise UsageError(
+            f"lane {lane.name!r} names the resource {unknown[0]!r}; the kinds of this worker ask for: {known}"
+        )
     return tuple(
-        name for name, kind in config.kinds.items() if name in lane.kinds or not set(lane.tags).isdisjoint(kind.tags)
+        name
+        for name, kind in config.kinds.items()
+        if name in lane.kinds
+        or not set(lane.tags).isdisjoint(kind.tags)
+        or not needs.get(name, set()).isdisjoint(lane.resources)
     )
 
 
