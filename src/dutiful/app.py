@@ -354,17 +354,17 @@ class Dutiful(Registry):
             await self._close_client(client)
 
     async def migrate(self, wait: Duration = "1m") -> list[str]:
-        """Creates or updates the tables, and stores the payload rules of all kinds; returns what was applied.
+        """Creates or updates the tables, stores the rules and defaults of all kinds, and returns what was applied.
 
         `wait`: for locks of other sessions.
         """
         store = self.make_store()
         applied = await store.migrate(duration(wait, "wait"))
-        rules = self.payload_rules()
-        if any(rules.values()):
+        if self.kinds:
             # So that SQL is held to them before the first worker starts.
             async with self.opened() as client:
-                await client.store.jobs.put_payload_rules(rules)
+                await client.store.jobs.put_payload_rules(self.payload_rules())
+                await client.store.jobs.put_defaults(self.kind_defaults())
         return applied
 
     def embedded(self, grace: Duration | None = None) -> "Embedded":

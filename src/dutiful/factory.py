@@ -169,6 +169,7 @@ def make_worker(
         rescuer,
         sender,
         app.payload_rules(),
+        app.kind_defaults(),
         Patience.with_lease(settings.lease),
         outages,
         followers=[] if redelivery is None else [redelivery],

@@ -29,6 +29,7 @@ from dutiful.payload.batch_signature import BatchSignature
 from dutiful.payload.key_ring import KeyRing, no_keys
 from dutiful.payload.sealing import seal_job
 from dutiful.payload.signature import Schema, Signature
+from dutiful.payload.sql_rules import KindDefault
 from dutiful.payload.validator import Accepted, Checked, PayloadValidator, Upgrade
 from dutiful.settings import Settings
 from dutiful.workflow.call import Call
@@ -183,6 +184,13 @@ class Kind(Generic[P, R]):
                     f"kind {self.name} is encrypted, and its limit {spec.limit.name} stores the field {spec.key!r} in "
                     "clear: give the limit a function as its key, which returns a text that may be read"
                 )
+
+    @property
+    def default(self) -> KindDefault:
+        """What it declares for its jobs, as SQL reads it."""
+        return KindDefault.of(
+            self.name, self.queue, self.priority, self.policy.retry.max_attempts, self._defaults.unique
+        )
 
     @property
     def attempt_hooks(self) -> tuple[AttemptHook, ...]:

@@ -33,7 +33,7 @@ from dutiful.options import Options, check_priority, read_options, read_policy, 
 from dutiful.payload.key_ring import no_keys
 from dutiful.payload.sealing import seal_event
 from dutiful.payload.signature import check_function
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.payload.validator import problems
 from dutiful.pipeline import OnRetry, Pipeline
 from dutiful.settings import DEFAULT_QUEUE
@@ -414,6 +414,10 @@ class Registry(Enqueuer):
             else None
             for name, kind in self.kinds.items()
         }
+
+    def kind_defaults(self) -> list[KindDefault]:
+        """What every kind declares for jobs that are enqueued without it."""
+        return [kind.default for kind in self.kinds.values()]
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:

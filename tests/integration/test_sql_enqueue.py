@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from dutiful import Dutiful, OnConflict, Scope, Unique
+from dutiful import Dutiful, OnConflict, Retry, Scope, Unique
 from dutiful.options import Options
 
 pytestmark = pytest.mark.parametrize("app_url", ["postgres18", "pg16_url"], indirect=True)
@@ -86,6 +86,55 @@ async def test_every_option_of_the_client_has_a_parameter(session: Session) -> N
 
     # The transaction is the caller's own, and who enqueues is the session's user.
     assert {f"p_{name}" for name in Options.__slots__} - {"p_within", "p_created_by"} <= set(row["names"])
+
+
+async def test_what_is_left_out_is_what_the_kind_declares(app: Dutiful, session: Session) -> None:
+    only_one = Unique("nightly", on_conflict=OnConflict.REJECT)
+
+    @app.job(queue="mail", priority=7, retry=Retry(max_attempts=3))
+    async def bill(order: int = 1) -> None: ...
+
+    @app.job(queue="night", unique=only_one)
+    def close_month() -> None: ...
+
+    def stored(job_id: UUID) -> tuple[Any, ...]:
+        job = session.job(job_id)
+        return job["queue"], job["priority"], job["max_attempts"]
+
+    before = stored(session.enqueue("bill"))
+    await app.migrate()
+    many = session.rows(
+        "select job_id from dutiful.insert_jobs(jsonb_build_array(jsonb_build_object("
+        "'id', dutiful.new_id(), 'kind', 'bill', 'priority', 8, 'queue', null)))"
+    )
+
+    assert before == ("default", 100, 5), "SQL knows nothing of a kind before its app has migrated or run"
+    assert stored(session.enqueue("bill")) == ("mail", 7, 3)
+    assert stored(session.enqueue("bill", unique="u")) == ("mail", 7, 3)
+    assert stored(session.enqueue("bill", queue="other", priority=0, max_attempts=1)) == ("other", 0, 1)
+    assert stored(many[0]["job_id"]) == ("mail", 8, 3)
+    assert stored(session.enqueue("unknown")) == ("default", 100, 5)
+    held = session.enqueue("close_month")
+    assert session.job(held)["options"]["unique"] == "nightly"
+    with pytest.raises(psycopg.errors.UniqueViolation, match="holds the unique key"):
+        session.enqueue("close_month")
+
+
+async def test_a_worker_that_starts_tells_sql_what_its_kinds_declare(app: Dutiful, session: Session) -> None:
+    @app.job(queue="mail", retry=Retry(max_attempts=3))
+    async def bill() -> None: ...
+
+    async with app.embedded():
+        job = session.job(session.enqueue("bill"))
+
+    assert (job["queue"], job["max_attempts"]) == ("mail", 3)
+
+
+async def test_an_id_that_exists_stores_nothing(session: Session) -> None:
+    first = session.enqueue(queue="one")
+
+    assert session.enqueue(id=first, queue="two") == first
+    assert [row["queue"] for row in session.rows("select queue from dutiful.jobs")] == ["one"]
 
 
 async def test_a_job_waits_for_its_delay_and_for_other_jobs(session: Session) -> None:

@@ -47,7 +47,7 @@ class Maintaining:
         self.webhooks.wants_jobs = False  # type: ignore[attr-defined]
         store: Any = SimpleNamespace(leadership=self, promotion=self)
         ours = SimpleNamespace(hint=self.hints.append)
-        parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {})
+        parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {}, [])
         self.runner = MaintenanceRunner(*parts)
         leadership = SimpleNamespace(survey=self._survey, resign=self._resign)
         self.runner._store.leadership = leadership  # type: ignore[misc]

@@ -18,7 +18,7 @@ from dutiful.maintenance.limits import Admitter
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.observe.outage import OutageLog
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.store import Store
 from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.store.schedules import ScheduleRecord
@@ -63,6 +63,7 @@ class MaintenanceRunner:
         rescuer: Rescuer,
         webhooks: WebhookSender,
         rules: Mapping[str, PayloadRule | None],
+        defaults: Sequence[KindDefault],
         patience: Patience = DEFAULT_PATIENCE,
         outages: OutageLog | None = None,
         *,
@@ -81,6 +82,7 @@ class MaintenanceRunner:
         self._rescuer = rescuer
         self._webhooks = webhooks
         self._rules = rules
+        self._defaults = defaults
         self._patience = patience
         self._outages = outages or OutageLog()
         self._releaser = releaser
@@ -101,6 +103,7 @@ class MaintenanceRunner:
         """Before the first claim: stores what the code declares, and rescues jobs of workers known to be dead."""
         await self._webhooks.declare()
         await self._store.jobs.put_payload_rules(self._rules)
+        await self._store.jobs.put_defaults(self._defaults)
         await self._rescuer.rescue_orphans()
 
     async def close(self, timeout: float) -> None:

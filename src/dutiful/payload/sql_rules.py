@@ -1,4 +1,4 @@
-"""A kind's rules as the database stores them: those it checks itself when jobs are enqueued by SQL."""
+"""A kind's rules and defaults as the database stores them, for jobs that are enqueued by SQL."""
 
 import types
 import typing
@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from dutiful.core.job import Unique
 from dutiful.core.rules.rules import Id, Rules
 from dutiful.payload.signature import Schema
 
@@ -65,17 +66,37 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
             tenant_field=rules.tenant,
             correlation_field=rules.correlation_id,
             unique_field=rules.unique_field,
-            unique_as={
-                "scope": unique.scope,
-                "on_conflict": unique.on_conflict,
-                "window_ms": None if unique.window is None else round(unique.window.total_seconds() * 1000),
-                "across_kinds": unique.across_kinds,
-            },
+            unique_as=_held(unique),
             allowed=sorted("_".join(name) for name in rules.allowed),
             forbidden=sorted("_".join(name) for name in rules.forbidden),
             fields=[*_of_rules(rules), *([] if schema is None else _of_schema(schema))],
             sealed=sealed,
         )
+
+
+class KindDefault(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind declares for its jobs; the fields are the columns of the table kind_default."""
+
+    kind: str
+    queue: str
+    priority: int
+    max_attempts: int
+    unique_as: dict[str, Any] | None = None  # with the key
+
+    @classmethod
+    def of(cls, kind: str, queue: str, priority: int, max_attempts: int, unique: Unique | None) -> Self:
+        held = None if unique is None else {"key": unique.key, **_held(unique)}
+        return cls(kind=kind, queue=queue, priority=priority, max_attempts=max_attempts, unique_as=held)
+
+
+def _held(unique: Unique) -> dict[str, Any]:
+    """How a unique key is held, as insert_jobs reads it."""
+    return {
+        "scope": unique.scope,
+        "on_conflict": unique.on_conflict,
+        "window_ms": None if unique.window is None else round(unique.window.total_seconds() * 1000),
+        "across_kinds": unique.across_kinds,
+    }
 
 
 def _of_rules(rules: Rules) -> list[FieldRule]:

@@ -8,7 +8,7 @@ from uuid import UUID
 from dutiful.core.errors import UnknownDependency
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, NewJob
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 
 SOON = timedelta(seconds=2)
 MANY = 5_000  # jobs whose insert may take longer than claims search below their floors
@@ -58,3 +58,6 @@ class JobStore(Protocol):
     async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
         """Stores the payload rules of kinds, for jobs enqueued by SQL; None deletes them. Does nothing where SQL cannot
         enqueue."""
+
+    async def put_defaults(self, defaults: Sequence[KindDefault]) -> None:
+        """Stores what kinds declare, for jobs enqueued by SQL without those options. Does nothing where it cannot."""

@@ -9,7 +9,7 @@ import asyncpg
 
 from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
 from dutiful.core.job import Inserted, Insertion, NewJob
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.store.jobs import Levels, unknown_dependency
 from dutiful.stores.postgres.engine import columns, within
 from dutiful.stores.postgres.engine.columns import job_arrays, job_values
@@ -88,6 +88,10 @@ class PostgresJobs(Subject):
         given = [rule for rule in rules.values() if rule is not None]
         without = [kind for kind, rule in rules.items() if rule is None]
         await self._db.fetch(self._sql["put_rules"], text(given), without)
+
+    async def put_defaults(self, defaults: Sequence[KindDefault]) -> None:
+        if defaults:
+            await self._db.fetch(self._sql["put_defaults"], text(defaults))
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:

@@ -10,7 +10,7 @@ from dutiful.core.errors import UsageError
 from dutiful.core.ids import public
 from dutiful.core.job import Inserted, Insertion, NewJob, OnConflict, OnFailure, Scope, Unique
 from dutiful.core.states import State
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.store.jobs import Levels, unknown_dependency
 from dutiful.stores.order import SEQ_STEP
 from dutiful.stores.sqlite import placement
@@ -44,6 +44,9 @@ class SqliteJobs:
 
     async def put_payload_rules(self, rules: Mapping[str, PayloadRule | None]) -> None:
         """Does nothing: enqueues in Python check the rules, and other payloads are checked before they run."""
+
+    async def put_defaults(self, defaults: Sequence[KindDefault]) -> None:
+        """Does nothing: no function in SQL enqueues."""
 
 
 def insert(db: Connection, jobs: Sequence[NewJob], now: int) -> list[Inserted]:

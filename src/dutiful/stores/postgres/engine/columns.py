@@ -17,7 +17,7 @@ from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecor
 from dutiful.core.metrics.alert import Alert
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.settle import Change
-from dutiful.payload.sql_rules import PayloadRule
+from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.store.jobs import Levels
 from dutiful.store.metrics import AttemptStats
 from dutiful.store.schedules import ScheduleRecord
@@ -144,6 +144,7 @@ LISTS: dict[str, Sequence[str]] = {
     "post": WebhookPost.__struct_fields__,
     "token": ApiToken.__struct_fields__,
     "rule": PayloadRule.__struct_fields__,
+    "default": KindDefault.__struct_fields__,
     "schedule": ScheduleRecord.__struct_fields__,
     "breaker": (
         "name", "version", "state", "failures", "successes", "neutral", "round", "trips", "failures_allowed",

@@ -22,6 +22,13 @@ order by g.kind
 on conflict (kind) do update set ({rule}) = ({rule of excluded})
 where ({rule of r}) is distinct from ({rule of excluded});
 
+-- name: put_defaults
+insert into {schema}.kind_default as d ({default})
+select {default of g} from jsonb_populate_recordset(null::{schema}.kind_default, $1) g
+order by g.kind
+on conflict (kind) do update set ({default}) = ({default of excluded})
+where ({default of d}) is distinct from ({default of excluded});
+
 -- name: insert_jobs_for
 select job_id, insertion from {schema}.insert_for($1, $2, false, true, $3) order by ord;
 

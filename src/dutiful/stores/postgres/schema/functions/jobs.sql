@@ -200,7 +200,7 @@ $$;
 --   inherits [{key, scope, …}]: keys that it takes over from ended jobs; a live holder rejects it.
 -- Returns, in order, the job that represents each request, and what was done: made, existing, rejected, replaced.
 -- p_notify: wake workers at commit; it takes a database-wide lock for the moment of the commit.
--- p_checked: the caller has applied the kinds' payload rules itself; the database may have those of another release.
+-- p_checked: the caller has applied the kinds' payload rules and defaults itself; the database may have those of another release.
 create or replace function {schema}.insert_jobs(
     p_jobs jsonb, p_now timestamptz default null, p_notify boolean default false, p_checked boolean default false)
 returns table (ord bigint, job_id uuid, insertion text)
@@ -225,6 +225,9 @@ begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     if not p_checked and exists (select 1 from {schema}.payload_rule) then
         p_jobs := {schema}.apply_rules(p_jobs);
+    end if;
+    if not p_checked and exists (select 1 from {schema}.kind_default) then
+        p_jobs := {schema}.apply_defaults(p_jobs);
     end if;
     -- The job rows come first: a repeat of this call waits here until the first one has committed.
     with asked as (

@@ -61,10 +61,11 @@ begin
     return jsonb_build_object('webhook', jsonb_build_object('url', p_url, 'states', p_states));
 end $$;
 
--- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}').
+-- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}'). Options that are
+-- left out are those that the kind declares, as far as the database has been told of it.
 create or replace function {schema}.enqueue(
-    p_kind text, p_payload jsonb default '{}', p_queue text default 'default', p_priority int default 100,
-    p_run_at timestamptz default null, p_max_attempts int default 5, p_tenant text default null,
+    p_kind text, p_payload jsonb default '{}', p_queue text default null, p_priority int default null,
+    p_run_at timestamptz default null, p_max_attempts int default null, p_tenant text default null,
     p_correlation_id text default null, p_subject jsonb default null, p_id uuid default null,
     p_notify boolean default true, p_traceparent text default null, p_delay interval default null,
     p_unique text default null, p_unique_scope text default 'active', p_on_conflict text default 'return',
@@ -75,8 +76,8 @@ create or replace function {schema}.enqueue(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_id      uuid := coalesce(p_id, {schema}.new_id());
-    v_options jsonb := coalesce({schema}.trace_options(p_traceparent), '{}')
-                       || coalesce({schema}.webhook_options(p_webhook, p_webhook_states), '{}');
+    v_options jsonb;
+    v_kind    record;
     v_stored  record;
 begin
     if p_run_at is not null and p_delay is not null then
@@ -89,15 +90,32 @@ begin
         raise exception 'p_on_failure % must be one of: cancel, run, fail', p_on_failure
             using errcode = 'invalid_parameter_value';
     end if;
+    if p_traceparent is not null or p_webhook is not null then
+        v_options := nullif(coalesce({schema}.trace_options(p_traceparent), '{}')
+                            || coalesce({schema}.webhook_options(p_webhook, p_webhook_states), '{}'), '{}');
+    end if;
+    select d.queue, d.priority, d.max_attempts, d.unique_as,
+           exists (select 1 from {schema}.payload_rule r where r.kind = p_kind) as has_rules
+    into v_kind
+    from (values (p_kind)) g (kind) left join {schema}.kind_default d on d.kind = g.kind;
+    if p_unique is null and v_kind.unique_as is null and p_depends_on is null and not v_kind.has_rules then
+        -- As Python stores a plain job, in a third of the time that insert_jobs takes.
+        perform {schema}.insert_one(
+            null, case when p_notify then '[]' end, v_id, p_kind, coalesce(p_queue, v_kind.queue, 'default'),
+            coalesce(p_payload, '{}'), coalesce(p_priority, v_kind.priority, 100),
+            coalesce(p_max_attempts, v_kind.max_attempts, 5), p_tenant, p_correlation_id, p_parent_id, p_retry_of,
+            p_subject, session_user::text, v_options, p_run_at, p_delay);
+        return v_id;
+    end if;
     select i.job_id, i.insertion into v_stored
     from {schema}.insert_jobs(jsonb_build_array(jsonb_build_object(
         'id', v_id, 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority, 'run_at', p_run_at,
         'delay_ms', round(extract(epoch from p_delay) * 1000)::bigint,
         'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user, 'options', nullif(v_options, '{}'),
+        'subject', p_subject, 'created_by', session_user, 'options', v_options,
         'unique', {schema}.unique_options(p_unique, p_unique_scope, p_on_conflict, p_unique_window, p_across_kinds),
-        'depends_on', p_depends_on,
-        'policies', array_fill(p_on_failure, array[coalesce(cardinality(p_depends_on), 0)]), 'parent_id', p_parent_id, 'retry_of', p_retry_of)),
+        'depends_on', p_depends_on, 'policies', array_fill(p_on_failure, array[coalesce(cardinality(p_depends_on), 0)]),
+        'parent_id', p_parent_id, 'retry_of', p_retry_of)),
         null, p_notify) i;
     perform {schema}.check_not_rejected(p_kind, v_stored.job_id, v_stored.insertion);
     return v_stored.job_id;

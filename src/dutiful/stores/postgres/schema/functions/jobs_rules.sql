@@ -163,6 +163,21 @@ begin
     return v_job;
 end $$;
 
+-- Returns jobs, as insert_jobs takes them, with what their kinds declare in place of what was left out.
+create or replace function {schema}.apply_defaults(p_jobs jsonb) returns jsonb
+language plpgsql stable {walk_indexes} as $$
+begin
+    return (
+        select coalesce(jsonb_agg(
+            case when d.kind is null then e.v else e.v || jsonb_build_object(
+                'queue', coalesce(e.v ->> 'queue', d.queue), 'priority', coalesce((e.v ->> 'priority')::int, d.priority),
+                'max_attempts', coalesce((e.v ->> 'max_attempts')::int, d.max_attempts),
+                'unique', coalesce(nullif(e.v -> 'unique', 'null'), d.unique_as)) end
+            order by e.ord), '[]')
+        from jsonb_array_elements(p_jobs) with ordinality e (v, ord)
+        left join {schema}.kind_default d on d.kind = e.v ->> 'kind');
+end $$;
+
 -- Returns jobs, as insert_jobs takes them, those of kinds with rules checked and completed.
 create or replace function {schema}.apply_rules(p_jobs jsonb) returns jsonb
 language plpgsql stable {walk_indexes} as $$

@@ -245,8 +245,8 @@ end $$;
 -- Members write through the two functions below, which have their owner's rights, so each checks the tenant first.
 
 create or replace function {schema}.tenant_enqueue(
-    p_tenant text, p_kind text, p_payload jsonb default '{}', p_queue text default 'default',
-    p_priority int default 100, p_run_at timestamptz default null, p_max_attempts int default 5,
+    p_tenant text, p_kind text, p_payload jsonb default '{}', p_queue text default null,
+    p_priority int default null, p_run_at timestamptz default null, p_max_attempts int default null,
     p_correlation_id text default null, p_subject jsonb default null, p_traceparent text default null
 ) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

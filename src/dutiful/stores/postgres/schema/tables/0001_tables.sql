@@ -456,6 +456,13 @@ create table {schema}.payload_rule (
     sealed boolean not null default false  -- the kind is encrypted
 );
 
+-- What kinds declare for their jobs, for those that are enqueued by SQL. A kind that is not here has the defaults of
+-- insert_jobs.
+create table {schema}.kind_default (
+    kind text primary key, queue text not null, priority int not null, max_attempts int not null,
+    unique_as jsonb  -- key, scope, on_conflict, window_ms, across_kinds
+);
+
 -- The policy is that of the last caller.
 create table {schema}.breaker (
     name text collate "C" primary key,
