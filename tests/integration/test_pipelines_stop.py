@@ -204,9 +204,9 @@ async def test_a_phase_has_a_timeout_of_its_own(app: Dutiful, where: str) -> Non
     assert (record.state, record.attempt) == (State.FAILED, 1)
     assert record.errors is not None and record.errors[0] == {
         "type": "TimeoutExceeded",
-        "message": "ran longer than its timeout of 0:00:00.100000",
+        "message": "ran longer than its timeout of 100ms",
         "class": "transient",
-        "fingerprint": fingerprint("TimeoutExceeded", "ran longer than its timeout of #"),
+        "fingerprint": fingerprint("TimeoutExceeded", "ran longer than its timeout of 100ms"),
         "phase": "needed",
     }
 
@@ -222,7 +222,7 @@ async def test_the_jobs_own_timeout_spans_its_phases(app: Dutiful) -> None:
     async with working(app):
         record = await final(app, await publish.enqueue())
     assert record.state is State.FAILED
-    assert record.errors is not None and "0:00:00.200000" in record.errors[0]["message"]
+    assert record.errors is not None and "200ms" in record.errors[0]["message"]
 
 
 @pytest.mark.req("J39")

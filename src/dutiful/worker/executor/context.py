@@ -13,7 +13,7 @@ import msgspec
 from dutiful.concurrency.loop_call import LoopCall, on_event_loop
 from dutiful.context import BreakerBlock, ItemName, Items, JobTransaction, Lock, Parents, Timeout
 from dutiful.core.breaker.state import CallResult
-from dutiful.core.duration import Duration
+from dutiful.core.duration import Duration, brief
 from dutiful.core.errors import CannotOpen, ClaimLost, JobCancelled, UsageError
 from dutiful.core.job import Claim, ClaimToken
 from dutiful.core.json import check_name, encode
@@ -107,7 +107,8 @@ class AttemptContext(ClaimFacts):
             return
         match self._slot.stop:
             case StopReason.TIMEOUT:
-                raise TimeoutExceeded(f"ran longer than {self._slot.timeout or 'allowed'}")
+                limit = self._slot.timeout
+                raise TimeoutExceeded(f"ran longer than {brief(limit) if limit else 'allowed'}")
             case StopReason.CANCEL:
                 raise JobCancelled("the job was cancelled")
             case _:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
 from dutiful.core.breaker.state import CallResult
-from dutiful.core.duration import duration
+from dutiful.core.duration import brief, duration
 from dutiful.core.errors import (
     BreakerOpen,
     CannotOpen,
@@ -114,7 +114,7 @@ def outcome_of_stop(slot: Slot) -> Outcome:
     match slot.stop:
         case StopReason.TIMEOUT:
             allowed = slot.timeout or slot.elapsed
-            message = f"ran longer than its timeout of {allowed}"
+            message = f"ran longer than its timeout of {brief(allowed)}"
             return TimedOut(allowed, make_error("TimeoutExceeded", message, ErrorClass.TRANSIENT))
         case StopReason.CANCEL:
             return Cancelled(STOPPED)
