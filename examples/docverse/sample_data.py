@@ -4,7 +4,20 @@ import os
 import subprocess
 from pathlib import Path
 
-STYLE = "body { font: 1rem/1.6 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; }"
+STYLE = """body { font: 1rem/1.6 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; }
+nav { display: flex; gap: 1rem; justify-content: space-between; padding-bottom: .5rem; border-bottom: 1px solid #ccc; }
+footer { margin-top: 3rem; color: #62707f; }
+"""
+# Each edition offers the others, as the switcher of its project lists them at that moment.
+SWITCHER = """const select = document.querySelector("nav select");
+const editions = await (await fetch(select.dataset.editions)).json();
+for (const edition of editions) {
+  const here = new URL(edition.url).pathname;
+  const shown = edition.preferred ? !location.pathname.includes("/v/") : location.pathname.startsWith(here);
+  select.add(new Option(edition.name, edition.url, shown, shown));
+}
+select.addEventListener("change", () => location.assign(select.value));
+"""
 
 
 def pages(title: str, version: str) -> dict[str, str]:
@@ -13,14 +26,19 @@ def pages(title: str, version: str) -> dict[str, str]:
     def page(heading: str, body: str) -> str:
         return (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
-            f'<link rel="stylesheet" href="style.css"><h1>{heading}</h1><p>{body}</p>'
-            f"<footer>{title}, {version}</footer></html>"
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<link rel="icon" href="data:,"><link rel="stylesheet" href="style.css">'
+            '<script type="module" src="switcher.js"></script>'
+            f'<nav><a href="/{title}/v/">All editions</a>'
+            f'<select aria-label="Edition" data-editions="/{title}/__switcher.json"></select></nav>'
+            f"<h1>{heading}</h1><p>{body}</p><footer>{title}, {version}</footer></html>"
         )
 
     return {
         "index.html": page(title, 'Start with <a href="install.html">the installation</a>.'),
         "install.html": page("Installation", 'Back to <a href="index.html">the first page</a>.'),
         "style.css": STYLE,
+        "switcher.js": SWITCHER,
     }
 
 
