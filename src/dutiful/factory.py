@@ -1,6 +1,7 @@
 """Makes stores, deliveries and workers from settings; besides it, only the test kit knows concrete stores."""
 
 import logging
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, assert_never, cast
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from dutiful.stores.database_url import redacted_url, scheme_of, sqlite_path
 if TYPE_CHECKING:
     from dutiful.channels import Channels
     from dutiful.channels.sql_worker import SqlWorker, SqlWorkerConfig
+    from dutiful.core.metrics.catalogue import Sample
     from dutiful.maintenance.retention import Retention
     from dutiful.maintenance.runner import Service
     from dutiful.maintenance.webhooks.http import WebhookHttp
@@ -159,7 +161,11 @@ def make_worker(
             "setting metrics is off: this worker does not count its attempts, so these alerts do not see them: %s",
             unmeasured,
         )
-    slow.append(AlertChecker(store.alerts, rules, lambda now: measure(store, now=now), settings.alert_interval))
+
+    async def measured(now: datetime) -> "list[Sample]":
+        return await measure(store, now=now, broker=redelivery is not None)
+
+    slow.append(AlertChecker(store.alerts, rules, measured, settings.alert_interval))
     runner = MaintenanceRunner(
         store,
         fast,

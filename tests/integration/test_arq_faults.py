@@ -64,11 +64,19 @@ async def test_redis_dies_between_commit_and_delivery(fragile: Dutiful, own_redi
         assert client.dispatcher is not None
         await client.dispatcher.flush()
         assert (await job.record()).backend_job_id is None
+        assert await _undelivered(fragile) == 1
         own_redis.start()
         await all_ended(fragile, [job])
+        assert await _undelivered(fragile) == 0
 
     assert ran == [1]
     assert (await job.record()).backend_job_id == f"{job.id}:1"
+
+
+async def _undelivered(app: Dutiful) -> float:
+    """As the metrics say."""
+    (found,) = [one for one in await (await app.operator()).metrics.samples() if one.metric == "undelivered"]
+    return found.value
 
 
 async def test_the_process_that_enqueued_dies_before_it_delivers(fragile: Dutiful) -> None:

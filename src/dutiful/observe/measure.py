@@ -12,6 +12,7 @@ from dutiful.core.metrics.estimate import Bounds, sum_bounds
 from dutiful.core.metrics.last import EndedAttempts, last_attempts
 from dutiful.core.metrics.sketch import Sketch, merged, quantiles
 from dutiful.core.states import State
+from dutiful.observe.deliveries import DeliveryCounts, count_deliveries
 from dutiful.store import Store
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
@@ -35,6 +36,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Sequence[BreakerRecord]
     gauges: Gauges
     pauses: Sequence[Pause]
+    deliveries: DeliveryCounts | None = None  # if a broker delivers the jobs
 
 
 async def take_snapshot(
@@ -43,8 +45,12 @@ async def take_snapshot(
     since: timedelta = WINDOW,
     attempts: Sequence[AttemptStats] | None = None,
     now: datetime | None = None,
+    broker: bool = False,
 ) -> FleetSnapshot:
-    """Queries one after the other, to leave connections to workers; `attempts` are given by callers that have them."""
+    """Queries one after the other, to leave connections to workers; `attempts` are given by callers that have them.
+
+    `broker`: whether one delivers the jobs.
+    """
     return FleetSnapshot(
         at=now or datetime.now(UTC),
         depths=await store.metrics.depths(),
@@ -54,12 +60,15 @@ async def take_snapshot(
         breakers=await store.breakers.all(now=now),
         gauges=await store.metrics.gauges(STUCK, now=now),
         pauses=await store.control.pauses(),
+        deliveries=await count_deliveries(store.deliveries) if broker else None,
     )
 
 
-async def measure(store: Store, *, since: timedelta = WINDOW, now: datetime | None = None) -> list[Sample]:
+async def measure(
+    store: Store, *, since: timedelta = WINDOW, now: datetime | None = None, broker: bool = False
+) -> list[Sample]:
     """Measures all METRICS; rates and quantiles cover the time `since`."""
-    return samples(await take_snapshot(store, since=since, now=now))
+    return samples(await take_snapshot(store, since=since, now=now, broker=broker))
 
 
 def samples(fleet: FleetSnapshot) -> list[Sample]:
@@ -78,6 +87,9 @@ def samples(fleet: FleetSnapshot) -> list[Sample]:
     letters = fleet.gauges.dead_letters
     found.append(Sample("dead_letters", letters, bounds=Bounds(letters, math.inf) if letters >= LETTERS else None))
     found.append(Sample("stuck", fleet.gauges.stuck))
+    if (deliveries := fleet.deliveries) is not None:
+        unsent = deliveries.undelivered
+        found.append(Sample("undelivered", unsent, bounds=Bounds(unsent, math.inf) if deliveries.more else None))
     found.append(Sample("workers", sum(worker.alive for worker in fleet.workers)))
     found += [
         Sample("paused_seconds", _age(pause.since, fleet.at), {"scope": pause.scope.value, "name": pause.name})

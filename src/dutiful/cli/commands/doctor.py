@@ -22,7 +22,7 @@ from dutiful.core.metrics.alert import Alert, AlertRule, AlertState
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.states import State
 from dutiful.delivery.backend import ClosableBackend, Pingable, QueueBackend, StoreBackend
-from dutiful.operator.deliveries import count_deliveries
+from dutiful.observe.deliveries import count_deliveries
 from dutiful.operator.explain import START, FleetState, paused_text, resume_command
 from dutiful.store import Store
 from dutiful.store.dead_letters import BulkRun

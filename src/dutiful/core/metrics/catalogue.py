@@ -50,6 +50,7 @@ METRICS = {
     "scheduled": Metric("Jobs that wait for their time", ("queue", "kind"), zero=True),
     "blocked": Metric("Jobs that are blocked by a gate", ("queue", "kind"), zero=True),
     "running": Metric("Jobs that run", ("queue", "kind"), zero=True),
+    "undelivered": Metric("Jobs that are due and that no broker has; measured where a broker delivers them"),
     "oldest_pending_seconds": Metric("How long the oldest job that is due has waited", ("queue",), zero=True),
     "recent_attempts": Metric("Attempts that ended, lately", ("kind",), zero=True, counted=True),
     "error_rate": _share("Attempts that failed, as a share of those that ended, lately"),
