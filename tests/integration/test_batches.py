@@ -334,19 +334,26 @@ async def test_a_timeout_is_that_of_the_whole_call(app: Dutiful) -> None:
     assert {record.error["type"] for record in records if record.error} == {"TimeoutExceeded"}
 
 
-async def test_jobs_of_a_batch_that_is_interrupted_are_ready_again(app: Dutiful) -> None:
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_jobs_of_a_batch_that_is_interrupted_are_ready_again(app: Dutiful, stubborn: bool) -> None:
     noted = Noted()
 
     @app.job(batch=5)
     async def slow(jobs: list[BatchJob[Page]]) -> None:
-        await noted.wait(jobs)
+        while not noted.go.is_set():
+            try:
+                await noted.wait(jobs)
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
 
     async with app:
         jobs = await slow.enqueue_many(pages(1, 2, 3))
         with pytest.raises(Exception, match="interrupted"):
             async with working(app) as worker:
                 await asyncio.wait_for(noted.began.wait(), 30)
-                worker.stop(grace=worker._grace * 0)
+                worker.abort(cleanup=0.1)
+        noted.go.set()
         records = [await app.find(job.id) for job in jobs]
     assert [(one.state, one.attempt) for one in records if one] == [(State.READY, 0)] * 3
 
