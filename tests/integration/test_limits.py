@@ -135,11 +135,11 @@ async def test_an_admission_that_failed_is_repeated(
     failed: list[bool] = []
     admit = Admitter._admit
 
-    async def fails_once(self: Admitter, everywhere: bool = False) -> bool:
+    async def fails_once(self: Admitter, everywhere: bool = False, ended: Any = None) -> bool:
         if jobs and not failed:
             failed.append(True)
             raise StoreBusy("a lock was held for too long")
-        return await admit(self, everywhere)
+        return await admit(self, everywhere, ended)
 
     jobs: list[Handle[str]] = []
     monkeypatch.setattr(Admitter, "_admit", fails_once)

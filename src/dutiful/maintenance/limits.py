@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
+from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
@@ -27,6 +28,7 @@ class Admitter:
         self._limits = limits
         self._everywhere_not_before = 0.0
         self._wake = asyncio.Event()
+        self._ended: set[UUID] | None = set()  # jobs whose slots to look at next; None: all
         self._timer: asyncio.TimerHandle | None = None
 
     async def tick(self, survey: Survey) -> QueueLevels | None:
@@ -41,8 +43,10 @@ class Admitter:
             self._everywhere_not_before = began + max(LOOK_EVERYWHERE, 20 * (time.monotonic() - began))
         return EVERYWHERE if moved else None
 
-    def wake(self) -> None:
-        """A slot may have been freed, or a job may wait for one."""
+    def wake(self, ended: Iterable[UUID] = ()) -> None:
+        """These jobs may have freed their slots, or a job may wait for one."""
+        if self._ended is not None:
+            self._ended.update(ended)
         self._wake.set()
 
     async def run(self, on_ready: Callable[[QueueLevels], None]) -> None:
@@ -51,20 +55,22 @@ class Admitter:
             await self._wake.wait()
             self._wake.clear()
             began = time.monotonic()
+            ended, self._ended = self._ended, set()
             try:
-                if await self._admit():
+                if await self._admit(ended=ended):
                     on_ready(EVERYWHERE)
             except DutifulError:  # the leader's tick logs what is wrong
+                self._ended = None
                 self._wake_after(TRY_AGAIN)
             # Hints come from any role that may connect: a flood of them takes half of a connection's time at most.
             await asyncio.sleep(min(time.monotonic() - began, LONGEST_REST))
 
-    async def _admit(self, everywhere: bool = False) -> bool:
+    async def _admit(self, everywhere: bool = False, ended: Collection[UUID] | None = None) -> bool:
         """Whether any jobs became ready."""
         end = time.monotonic() + TICK_TIME
         moved, full = False, True
         while full and time.monotonic() < end:
-            admission = await self._limits.admit(BATCH, everywhere=everywhere)
+            admission = await self._limits.admit(BATCH, everywhere=everywhere, ended=ended)
             moved = moved or bool(admission.levels)
             full = admission.seen >= BATCH
             self._wake_after(admission.wait)

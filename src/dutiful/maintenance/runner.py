@@ -251,10 +251,10 @@ class MaintenanceRunner:
         if self.leading and self._redelivery is not None and not levels:
             self._redelivery.wake()
 
-    def slots_freed(self) -> None:
+    def slots_freed(self, jobs: Iterable[UUID]) -> None:
         """Jobs of limited kinds have ended or were given back by this worker."""
         if self._admitter is not None:
-            self._admitter.wake()
+            self._admitter.wake(jobs)
 
     def awaited_ended(self, job_ids: Iterable[UUID]) -> None:
         """Jobs of this worker have ended that others were enqueued to wait for."""

@@ -7,7 +7,7 @@ on starts counts until its time is over. Slots are freed by the next admission, 
 A limit is never exceeded: admissions are made one at a time, and nothing else makes such a job ready.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -53,10 +53,18 @@ class LimitStore(Protocol):
     async def put(self, kinds: Mapping[str, Sequence[KindLimit]], *, now: datetime | None = None) -> None:
         """Stores the limits of these kinds, in place of those they had; what runs or is ready counts from now on."""
 
-    async def admit(self, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
+    async def admit(
+        self,
+        limit: int,
+        *,
+        everywhere: bool = False,
+        ended: Collection[UUID] | None = None,
+        now: datetime | None = None,
+    ) -> Admission:
         """Makes jobs ready for which there are slots, up to `limit`: where slots were freed, and new ones.
 
-        `everywhere`: also where nothing changed, because a limit may have been raised, or a kind resumed.
+        `everywhere`: also where nothing changed, because a limit may have been raised, or a kind resumed. `ended`: jobs
+        that may have ended, so that only their slots are looked at; None: all.
         """
 
     async def hold(self, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:

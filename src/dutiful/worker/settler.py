@@ -401,8 +401,10 @@ class Settler:
             self.maintenance.awaited_ended(awaited)
 
     def _free_slots(self, claims: Iterable[Claim]) -> None:
-        if self.maintenance is not None and any(claim.kind in self._limited for claim in claims):
-            self.maintenance.slots_freed()
+        if self.maintenance is None:
+            return
+        if ended := [claim.job_id for claim in claims if claim.kind in self._limited]:
+            self.maintenance.slots_freed(ended)
 
     def _on_final(self, webhook: bool) -> None:
         if self.maintenance is not None and (webhook or self.maintenance.wants_jobs):

@@ -225,6 +225,36 @@ class LimitSuite:
         assert await ready(store, [*flood, quiet]) == [0, 20]
         assert {await gate(store, job.id) for job in flood[1:]} == {("limit", '["b: account", "acme"]')}
 
+    async def test_only_slots_of_jobs_that_are_named_as_ended_are_freed(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(4)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        first, second = await claim(store)
+        await complete(store, first, second)
+
+        await store.limits.admit(100, ended=[first.job_id], now=T0)
+        assert await ready(store, jobs) == [2]
+        await store.limits.admit(100, ended=[], now=T0)
+        assert await ready(store, jobs) == [2]
+        await admit(store)
+
+        assert await ready(store, jobs) == [2, 3]
+
+    async def test_a_job_that_is_admitted_again_gives_back_what_it_had_before(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(2)]
+        await enqueue(store, jobs[0])
+        await admit(store)
+        (first,) = await claim(store)
+        await settle(store, first, Released())
+
+        await store.limits.admit(100, ended=[], now=T0)
+        await enqueue(store, jobs[1])
+        await store.limits.admit(100, ended=[], now=T0)
+
+        assert await ready(store, jobs) == [0, 1]
+
     async def test_other_kinds_are_not_held_up(self, store: Store) -> None:
         await limited(store, Limit("calls", 1))
         jobs = [new_job(kind=OTHER), new_job(kind=OTHER, run_at=at(60))]

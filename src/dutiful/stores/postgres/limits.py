@@ -1,6 +1,6 @@
 """Limits in Postgres: which blocked jobs may become ready."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,8 +17,16 @@ class PostgresLimits(Subject):
         rules = arrays(limits, "name", "most", "per", "burst", "fixed", "feedback")
         await self._call("put_limits", list(kinds), *columns, *rules, now)
 
-    async def admit(self, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
-        rows = await self._rows("admit_limited", "queue, priority, moved, wait", everywhere, limit, now)
+    async def admit(
+        self,
+        limit: int,
+        *,
+        everywhere: bool = False,
+        ended: Collection[UUID] | None = None,
+        now: datetime | None = None,
+    ) -> Admission:
+        jobs = None if ended is None else list(ended)
+        rows = await self._rows("admit_limited", "queue, priority, moved, wait", everywhere, limit, jobs, now)
         if not rows:
             return Admission()
         *levels, last = rows

@@ -1,6 +1,6 @@
 """Limits in SQLite: which blocked jobs may become ready. The file has one writer, so admissions are made in turn."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
@@ -49,8 +49,16 @@ class SqliteLimits(Subject):
             await self._engine.write(lambda db: _put(db, kinds, clock(now)))
 
     @writes
-    def admit(self, db: Connection, limit: int, *, everywhere: bool = False, now: datetime | None = None) -> Admission:
-        return _admit(db, limit, everywhere, clock(now))
+    def admit(
+        self,
+        db: Connection,
+        limit: int,
+        *,
+        everywhere: bool = False,
+        ended: Collection[UUID] | None = None,
+        now: datetime | None = None,
+    ) -> Admission:
+        return _admit(db, limit, everywhere, None if ended is None else [job.bytes for job in ended], clock(now))
 
     @browses
     def all(self, db: Connection, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
@@ -104,6 +112,8 @@ class Slots:
         row = self._db.row(SQL["limited_job"], (job_id,))
         if row is None or row[0] not in self._kinds:
             return True
+        for freed in _free_ended(self._db, self._rules, [job_id]):  # what it had before
+            self._rooms.pop(freed, None)
         wanted = {gate_of(rule.limit.name, key): (rule, key) for rule, key in self._wanted(*row) if key is not None}
         if full := next((gate for gate in wanted if self.room(gate) <= 0), None):
             self._db.run(SQL["wait_for_limit"], {"gate": full, "job": job_id, "now": self._now})
@@ -231,12 +241,12 @@ def _hold(db: Connection, waits: Mapping[UUID, timedelta], now: int) -> None:
     placing.write()
 
 
-def _admit(db: Connection, limit: int, everywhere: bool, now: int) -> Admission:
+def _admit(db: Connection, limit: int, everywhere: bool, ended: Sequence[bytes] | None, now: int) -> Admission:
     rules = _rules(db)
     if not rules:
         return Admission()
     stopped = {kind for kind, stops in placement.blocked_kinds(db).items() if stops}
-    gates = _free(db, rules, now)
+    gates = _free(db, rules, ended, now)
     if everywhere:
         for kind in stopped:
             db.run(SQL["wait_for_no_limit"], (kind, limit))
@@ -273,16 +283,29 @@ def _new(db: Connection, stopped: set[str], limit: int) -> list[bytes]:
     return [job_id for kind in kinds for (job_id,) in db.rows(SQL["due_of_limited_kind"], (kind, limit))][:limit]
 
 
-def _free(db: Connection, rules: Mapping[str, Rule], now: int) -> list[str]:
-    """Frees slots of jobs neither ready nor running, and of starts that no longer count; returns their gates."""
+def _free_ended(db: Connection, rules: Mapping[str, Rule], jobs: Sequence[bytes] | None) -> set[str]:
+    """Frees slots of jobs neither ready nor running, of these or of all; returns their gates.
+
+    Of limits on starts, it notes when the job began.
+    """
     freed: set[str] = set()
-    for slot, name, key, admitted_at, runs, claimed_at in db.rows(SQL["open_slots"]):
+    if jobs is None:
+        slots = db.rows(SQL["open_slots"])
+    else:
+        slots = [row for job_id in jobs for row in db.rows(SQL["open_slots_of_job"], (job_id,))]
+    for slot, name, key, admitted_at, runs, claimed_at in slots:
         rule = rules.get(name)
         if rule is not None and rule.limit.per is not None and claimed_at is not None and claimed_at >= admitted_at:
             db.run(SQL["start_slot"], (claimed_at, slot))
         elif not runs:
             db.run(SQL["delete_slot"], (slot,))
             freed.add(gate_of(name, key))
+    return freed
+
+
+def _free(db: Connection, rules: Mapping[str, Rule], ended: Sequence[bytes] | None, now: int) -> list[str]:
+    """Frees slots of jobs that have ended, and of starts that no longer count; returns their gates."""
+    freed = _free_ended(db, rules, ended)
     for name, rule in rules.items():
         if rule.limit.per is not None:
             for slot, key in db.rows(SQL["slots_over"], (name, micros(rule.limit.kept_since(moment(now))))):

@@ -84,12 +84,24 @@ language sql immutable as $$
                 else left(coalesce(p_job.payload ->> p_kind.field, ''), 200) end
 $$;
 
--- Frees slots: of jobs that are neither ready nor running, and of starts that no longer count. Returns the gates at which
--- jobs may wait for them.
-create or replace function {schema}.free_limit_slots(p_now timestamptz) returns text[]
+-- Frees slots of jobs that are neither ready nor running: of these jobs or, if null, of all. Of limits on starts, it notes
+-- when the job began. Returns the gates at which jobs may wait for them.
+create or replace function {schema}.free_ended_slots(p_jobs uuid[], p_now timestamptz) returns text[]
 language plpgsql volatile {walk_indexes} as $$
-declare v_gates text[];
+declare
+    v_open  bigint[];
+    v_gates text[];
 begin
+    if p_jobs is null then
+        v_open := array(select o.id from {schema}.limit_slot o where o.started_at is null);
+    else
+        v_open := array(
+            select o.id from unnest(p_jobs) a (id)
+            -- Not in one condition, for which the index of all open slots would be walked.
+            cross join lateral (select s.id, s.started_at from {schema}.limit_slot s where s.job_id = a.id offset 0) o
+            where o.started_at is null);
+    end if;
+    if cardinality(v_open) = 0 then return '{}'; end if;
     -- A start is known from its claim. The offsets make these look-ups for each slot, whatever the statistics say.
     update {schema}.limit_slot s set started_at = f.at
     from (
@@ -97,21 +109,34 @@ begin
                    (select l.claimed_at from {schema}.lease l where l.job_id = o.job_id limit 1),
                    (select f.claimed_at from {schema}.finished f where f.job_id = o.job_id limit 1),
                    (select max(a.claimed_at) from {schema}.attempt a where a.job_id = o.job_id)) as at
-        from {schema}.limit_slot o
-        where o.started_at is null
-          and (select r.per is not null from {schema}.limit_rule r where r.name = o.name)
+        from unnest(v_open) a (id)
+        cross join lateral (select x.* from {schema}.limit_slot x where x.id = a.id offset 0) o
+        where (select r.per is not null from {schema}.limit_rule r where r.name = o.name)
           and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
     ) f
     where s.id = f.id and f.at >= s.admitted_at;
     with ended as (
         delete from {schema}.limit_slot s
         where s.id = any (array(
-            select o.id from {schema}.limit_slot o
+            select o.id from unnest(v_open) a (id)
+            cross join lateral (select x.* from {schema}.limit_slot x where x.id = a.id offset 0) o
             where o.started_at is null
               and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
               and not exists (select 1 from {schema}.lease l where l.job_id = o.job_id offset 0)))
         returning s.name, s.key
-    ), over as (
+    )
+    select array_agg(distinct {schema}.limit_gate(e.name, e.key)) into v_gates from ended e;
+    return coalesce(v_gates, '{}');
+end $$;
+
+-- Frees slots of jobs that have ended, as above, and of starts that no longer count; returns their gates.
+create or replace function {schema}.free_limit_slots(p_jobs uuid[], p_now timestamptz) returns text[]
+language plpgsql volatile {walk_indexes} as $$
+declare
+    v_ended text[] := {schema}.free_ended_slots(p_jobs, p_now);
+    v_gates text[];
+begin
+    with over as (
         delete from {schema}.limit_slot s
         where s.id = any (array(
             select x.id from {schema}.limit_rule r
@@ -127,7 +152,7 @@ begin
     )
     select array_agg(distinct {schema}.limit_gate(g.name, g.key)) into v_gates
     from (
-        select * from ended union all select * from over union all select * from waited union all
+        select * from over union all select * from waited union all
         -- These count, but no longer towards the burst; or only towards it, as the fixed window is over.
         select b.name, b.key
         from {schema}.limit_rule r
@@ -139,7 +164,7 @@ begin
         ) b
         where r.burst < r.most
     ) g;
-    return coalesce(v_gates, '{}');
+    return array(select unnest(v_ended) union select unnest(v_gates));
 end $$;
 
 -- Notes when jobs began that are given back: a release leaves no attempt from which admission would know it.
@@ -233,6 +258,7 @@ declare
 begin
     -- One at a time, so that two cannot take the same slot.
     perform 1 from {schema}.limit_rule r order by r.name for update;
+    perform {schema}.free_ended_slots(p_jobs, p_now);  -- what they had before
     for v_job in
         select b.job_id, b.gate, b.key, b.kind, j.job
         from unnest(p_jobs) with ordinality a (id, ord)
@@ -281,8 +307,10 @@ begin
 end $$;
 
 -- Admits jobs of limited kinds: those that wait at gates where slots were freed (p_everywhere: at all gates), and then new
--- ones. Ends with a row without a queue, which says how many jobs were seen, and how long the next start counts.
-create or replace function {schema}.admit_limited(p_everywhere boolean, p_limit int, p_now timestamptz)
+-- ones. p_ended: only slots of these jobs are looked at, because the caller knows that they have ended. Ends with a row without a queue, which says how many jobs were seen, and how long the next start counts.
+create or replace function {schema}.admit_limited(
+    p_everywhere boolean, p_limit int, p_ended uuid[], p_now timestamptz
+)
 returns table (queue text, priority int, moved bigint, wait interval)
 language plpgsql volatile set lock_timeout = '2s' {walk_in_order} as $$ #variable_conflict use_column
 declare
@@ -298,7 +326,7 @@ begin
     if not found then return; end if;
     v_now := coalesce(p_now, clock_timestamp());  -- after the wait for the lock
     v_stopped := array(select p.name from {schema}.pause p where p.scope in {stopping_scopes});
-    v_gates := {schema}.free_limit_slots(v_now);
+    v_gates := {schema}.free_limit_slots(p_ended, v_now);
     if p_everywhere then
         v_gates := array(
             with recursive gates as (

@@ -65,7 +65,7 @@ begin
           union all
           select d.moved from {schema}.unblock_dependents(p_limit, p_now) d where d.queue is not null
           union all
-          select a.moved from {schema}.admit_limited(true, p_limit, p_now) a where a.queue is not null
+          select a.moved from {schema}.admit_limited(true, p_limit, null, p_now) a where a.queue is not null
           union all
           select e.moved from {schema}.deliver_events(p_limit, p_now) e where e.queue is not null) u;
     perform set_config('dutiful.gates', {schema}.seq_at(
