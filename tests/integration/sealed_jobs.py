@@ -1,5 +1,6 @@
 """Kinds whose jobs are sealed, with a word that must be found nowhere, and ways to look for it everywhere."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -7,7 +8,7 @@ from uuid import UUID
 import apsw
 import asyncpg
 
-from dutiful import Cancel, Context, Dutiful, Fixed, KeyRing, Retry
+from dutiful import BatchJob, Cancel, Context, Dutiful, Fixed, KeyRing, Retry
 
 WORD = "Wolpertinger"
 OLD, NEW = {"2026-05": b"o" * 32}, {"2026-11": b"n" * 32}
@@ -16,6 +17,23 @@ AT_ONCE = Retry(max_attempts=2, backoff=Fixed("0s"))
 
 class Refused(Exception):
     pass
+
+
+@dataclass
+class Word:
+    text: str
+    bad: bool = False
+
+
+# At module level, where a process of a job finds it.
+in_processes = Dutiful(encryption=KeyRing(OLD), poll="100ms")
+
+
+@in_processes.job(process=True, retry=AT_ONCE)
+def apart(text: str) -> str:
+    if text.endswith("!"):
+        raise Refused(f"no {text}")
+    return text + text
 
 
 def encrypted(url: str, *rings: dict[str, bytes], **settings: Any) -> Dutiful:
@@ -81,6 +99,10 @@ def encrypted(url: str, *rings: dict[str, bytes], **settings: Any) -> Dutiful:
         if ctx.attempt == 1:
             raise Refused(ctx.result("one"))
         return {"one": ctx.result("one")}
+
+    @app.job(batch=10, linger="10ms", retry=AT_ONCE)
+    async def together(jobs: list[BatchJob[Word]]) -> list[Any]:
+        return [Refused(f"no {job.payload.text}") if job.payload.bad else job.payload.text for job in jobs]
 
     @app.job
     async def commit(ctx: Context, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from receivers import SECRET, receiving
 from running_workers import eventually, final, working
-from sealed_jobs import NEW, OLD, WORD, dump, encrypted, write
+from sealed_jobs import NEW, OLD, WORD, apart, dump, encrypted, in_processes, write
 
 from dutiful import AuditFilter, CannotOpen, Context, JobCancelled, JobFailed, JobRecord, KeyRing, State, UsageError
 from dutiful.core.sealed import MESSAGE, is_sealed
@@ -298,7 +299,43 @@ async def test_a_job_claimed_by_hand_is_sealed_as_well(app_url: str) -> None:
     assert WORD.encode() not in await dump(app_url)
 
 
-async def test_processes_and_kinds_that_spawn_are_sealed(app_url: str) -> None:
+async def test_batches_are_sealed_job_by_job(app_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = encrypted(app_url)
+    async with app:
+        good = [await app.enqueue("together", {"text": f"{WORD} {n}"}) for n in range(3)]
+        bad = await app.enqueue("together", {"text": WORD, "bad": True})
+        moved = await app.enqueue("together", {"text": WORD})
+        await write(
+            app_url,
+            "update dutiful.job set payload = (select payload from dutiful.job where id = $1) where id = $2",
+            "UPDATE dutiful_job SET payload = (SELECT payload FROM dutiful_job WHERE id = ?) WHERE id = ?",
+            *(bad.id, moved.id),
+        )
+        async with working(app):
+            assert [await job.result("30s") for job in good] == [f"{WORD} {n}" for n in range(3)]
+            with pytest.raises(JobFailed, match=f"no {WORD}"):
+                await bad.result("30s")
+            with pytest.raises(JobFailed, match="it was sealed for another job"):
+                await moved.result("30s")
+    assert WORD.encode() not in await dump(app_url)
+    assert WORD not in caplog.text
+
+
+async def test_a_process_of_a_job_gets_its_payload_and_no_word_is_stored(
+    migrated_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, url = in_processes, f"sqlite:///{migrated_path}"
+    app.configure(database_url=url)
+    async with app, working(app):
+        good, bad = await apart.enqueue(WORD), await apart.enqueue(f"{WORD}!")
+        assert await good.result("60s") == WORD * 2
+        with pytest.raises(JobFailed, match=f"no {WORD}!"):
+            await bad.result("60s")
+    assert WORD.encode() not in await dump(url)
+    assert WORD not in caplog.text
+
+
+async def test_kinds_that_spawn_are_sealed(app_url: str) -> None:
     app = encrypted(app_url)
 
     @app.job
