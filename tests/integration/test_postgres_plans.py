@@ -1,6 +1,7 @@
 """Reads use their indexes, even with misleading planner statistics."""
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from databases import Postgres
+from dutiful.core.limits import KindLimit, Limit
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
 from dutiful.store.dead_letters import DeadLetterFilter
@@ -232,3 +234,22 @@ async def test_a_session_that_works_in_sql_touches_a_few_pages_for_each_job(misl
 
     await transaction.rollback()
     assert max(touched.values()) < 200, touched
+
+
+async def test_jobs_that_wait_for_a_key_are_not_read_past(misled: MisledStore) -> None:
+    store, calls = misled.store, "limited call"
+    await store.limits.put({calls: [KindLimit(Limit("calls", 1)), KindLimit(Limit("rate", 5, timedelta(seconds=1)))]})
+    one = '{"limits": {"calls": "acme", "rate": "acme"}}'
+    for _ in range(5):
+        await store.jobs.insert([new_job(kind=calls, options=one) for _ in range(1_000)], now=T0)
+    while (await store.limits.admit(1_000, now=T0)).seen >= 1_000:
+        pass
+    (first,) = await claim(store, kinds=[calls])
+
+    assert await misled.buffers("admit_limited", False, 1_000, [], at(1)) < 250
+    assert await misled.buffers("admit_limited", True, 1_000, None, at(1)) < 400
+    await complete(store, first, now=at(1))
+    admit = calling("admit_limited", range(4))
+    assert await misled.touched(admit, False, 1_000, [first.job_id], at(2)) < 600, "one ended, and the next is admitted"
+    assert await misled.buffers("hold_limits", [first.job_id], [timedelta(seconds=1)], at(2)) < 150
+    assert await misled.buffers("count_starts", [first.job_id], [at(1)]) < 50
