@@ -40,10 +40,8 @@ async def install(console: Console, config: Config, database_url: str | None) ->
     await app.migrate()
     async with app, views(app) as tables:
         await tables.install()
-    where = f"in the schema {SCHEMA} " if app.settings.database_url.startswith("postgres") else ""
-    console.print(
-        f"The views jobs, dead_letter_jobs, job_queue_health and others are {where}ready to be read.", soft_wrap=True
-    )
+    where = f"in the schema {SCHEMA}" if app.settings.database_url.startswith("postgres") else "in the file of jobs"
+    console.print(f"The views are {where}: jobs, dead_letter_jobs, job_queue_health and others.", soft_wrap=True)
 
 
 async def world(console: Console, config: Config) -> None:

@@ -16,7 +16,7 @@ from examples.schemas import own_schema
 from examples.sports_sites.config import Config
 from examples.sports_sites.event_log import EventLog, following
 from examples.sports_sites.fake_services import FakeServices
-from examples.sports_sites.jobs import ATTEMPTS, Jobs
+from examples.sports_sites.jobs import Jobs
 from examples.sports_sites.processes import Deployment, Process, deployment
 from examples.sports_sites.sample_data import CARETAKER, SITES, fill
 from examples.sports_sites.service import KEPT_DAYS, sports_app
@@ -92,7 +92,7 @@ class Server:
     headers: dict[str, str]
 
     async def enqueue(self, kind: str, payload: dict[str, Any], correlation_id: str) -> None:
-        options = {"correlation_id": correlation_id, "max_attempts": ATTEMPTS}
+        options = {"correlation_id": correlation_id}
         body = {"kind": kind, "payload": payload, "options": options}
         async with httpx2.AsyncClient(timeout=30) as http:
             asked = await http.post(f"{self.url}/api/jobs/admin/jobs/", json=body, headers=self.headers)

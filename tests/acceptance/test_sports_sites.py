@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from sports import SITES, Register, register, until
 
-from dutiful import Context, Inject, JobHandle, PayloadInvalid, ReviewState, State, UnknownKind, UsageError
+from dutiful import Context, Inject, JobHandle, PayloadInvalid, ReviewState, Role, State, UnknownKind, UsageError
+from dutiful.web import create_app
 from examples.sports_sites.config import Config
 from examples.sports_sites.diversity import Cell, diversity, shannon
 from examples.sports_sites.jobs import Jobs
@@ -121,8 +123,14 @@ async def test_every_type_has_three_attempts_by_whatever_door(sports: Register) 
     environment["DUTIFUL_APP"] = "examples.sports_sites.main:app"
     command_line = partial(subprocess.run, env=environment, check=True, capture_output=True, timeout=60)
     await asyncio.to_thread(command_line, command)
+    _, secret = await (await sports.app.operator("ada")).tokens.create("web", Role.MANAGER)
+    transport = httpx2.ASGITransport(app=create_app(sports.app), client=("127.0.0.1", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        asked = {"kind": "email", "payload": WELCOME}
+        headers = {"authorization": f"Bearer {secret}"}
+        assert (await http.post("/api/jobs/admin/jobs/", json=asked, headers=headers)).is_success
     jobs = await sports.app.jobs()
-    assert {by_code.id, by_kind.id} < {job.id for job in jobs} and len(jobs) == 3
+    assert {by_code.id, by_kind.id} < {job.id for job in jobs} and len(jobs) == 4
     assert {job.max_attempts for job in jobs} == {3} == {scheduled["max_attempts"]}
 
 
