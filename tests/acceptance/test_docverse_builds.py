@@ -148,10 +148,11 @@ async def test_one_edition_that_fails_stops_no_other_and_is_repaired_later(host:
 
 
 @pytest.mark.req("D123", "D90", "D115", "D116", "D118", "D119")
-async def test_a_build_all_of_whose_editions_fail_has_failed_after_three_attempts(host: Host) -> None:
-    await host.add_org()
+@pytest.mark.parametrize("mode", ["pointer", "copy"])  # the edge fails, or the object store
+async def test_a_build_all_of_whose_editions_fail_has_failed_after_three_attempts(host: Host, mode: str) -> None:
+    await host.add_org(mode=mode)
     project = await host.add_project()
-    _break(host, "pointer", "__main")
+    _break(host, mode, "__main")
     async with host.working():
         build, job = await project.publish("main")
     assert (job["status"], (await project.build(build))["status"]) == ("failed", "failed")
