@@ -60,6 +60,8 @@ async def test_sealed_jobs_are_shown_as_sealed_and_opened_on_request(project: Pr
     assert failed.code == 2 and "kind greet is encrypted" in failed.err
     await run_all(project, OLD)
 
+    made = project.run("enqueue", "greet", "name=Wolpertinger", "--delay", "1h", "--json", **keys)
+    assert made.json["payload"] == SEALED
     listed = project.run("jobs", "list", "--json", "--details").json["jobs"]
     states = {job["state"]: job for job in listed}
     done, dead = states["completed"], states["failed"]

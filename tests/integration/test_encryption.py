@@ -15,6 +15,7 @@ from sealed_jobs import NEW, OLD, WORD, apart, dump, encrypted, in_processes, wr
 from dutiful import AuditFilter, CannotOpen, Context, JobCancelled, JobFailed, JobRecord, KeyRing, State, UsageError
 from dutiful.core.sealed import MESSAGE, is_sealed
 from dutiful.payload.sealing import open_part, seal_of_record
+from dutiful.testing import app_on
 
 MARKER = {"$sealed": {"key": "2026-05"}}
 
@@ -351,3 +352,12 @@ async def test_kinds_that_spawn_are_sealed(app_url: str) -> None:
         (child,) = await eventually(lambda: listed(app))
         assert await (await app.client()).result(child.id, "30s") == WORD * 2
     assert WORD.encode() not in await dump(app_url)
+
+
+async def test_the_test_kit_shows_encrypted_jobs_opened() -> None:
+    app = encrypted("sqlite:///unused.db")
+    async with app_on(app) as kit:
+        await app.enqueue("double", {"text": WORD})
+        job = await kit.assert_enqueued("double", text=WORD)
+        (ran,) = await kit.drain()
+    assert (ran.job.id, ran.job.payload, ran.job.result) == (job.id, {"text": WORD}, WORD * 2)

@@ -107,7 +107,7 @@ class Kit:
         """
         executor, scheduler = await self._opened_executor(), Scheduler(self.store, self.app.new_id)
         drain = DrainRunner(self.store, self.app.kinds, self.app.settings, executor, scheduler, self.clock)
-        return await drain.run(self._moment(until, advance), advance, limit)
+        return self._opened(await drain.run(self._moment(until, advance), advance, limit))
 
     async def run_delivered(self, limit: int = 1_000) -> list[RanAttempt]:
         """Runs delivered jobs in the order of their delivery, each claimed by its id; returns the attempts in order.
@@ -125,7 +125,7 @@ class Kit:
             await redeliver(self.store.deliveries, dispatcher)
             return backend.take()
 
-        return await drain.run_delivered(next_jobs, limit)
+        return self._opened(await drain.run_delivered(next_jobs, limit))
 
     async def run_retention(self) -> None:
         """Runs one pass of retention by the app's settings: marks jobs stale and deletes them, callbacks included."""
@@ -160,6 +160,12 @@ class Kit:
             before = page[-1].id
         ring = self.app.key_ring
         return jobs[::-1] if ring is None else [open_job(ring, job) for job in reversed(jobs)]
+
+    def _opened(self, attempts: list[RanAttempt]) -> list[RanAttempt]:
+        """The attempts with their jobs as a test wants to see them, if they are encrypted."""
+        if (ring := self.app.key_ring) is None:
+            return attempts
+        return [msgspec.structs.replace(one, job=open_job(ring, one.job)) for one in attempts]
 
     def _moment(self, until: datetime | Duration | None, advance: bool) -> datetime | None:
         if self.clock is None and (until is not None or advance):

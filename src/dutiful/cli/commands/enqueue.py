@@ -16,6 +16,7 @@ from dutiful.core.duration import duration
 from dutiful.core.errors import JobCancelled, JobFailed, ResultTimeout, UsageError
 from dutiful.core.job import Scope, Unique
 from dutiful.core.maintenance_window import MaintenanceWindow, first_outside
+from dutiful.core.sealed import shown_record
 from dutiful.kind import Kind
 
 
@@ -108,28 +109,31 @@ def enqueue(
                 say(handle.public_id)
             if not handle.created:
                 note("a job with this unique key exists already; no new one was enqueued")
-            ended = not wait or await _ended(handle, limit)
+            ended, result = await _result(handle, limit) if wait else (True, None)
             # Nothing is read that is not printed: the job is stored, so no error may say otherwise.
             if as_json:
                 record = await (await app.client()).find(handle.id)  # a key may be held longer than its job is kept
-                shown = {"id": handle.public_id, "uuid": str(handle.id)} if record is None else job_json(record)
+                shown = (
+                    {"id": handle.public_id, "uuid": str(handle.id)}
+                    if record is None
+                    else job_json(shown_record(record))
+                )
                 print_json({**shown, "created": handle.created})
             elif wait and ended:
-                print_json((await handle.record()).result)
+                print_json(result)
             return ended
 
     if not asyncio.run(session()):
         raise typer.Exit(FAILURE)
 
 
-async def _ended(handle: JobHandle[Any], limit: Any) -> bool:
-    """Whether the job succeeded; otherwise prints why not."""
+async def _result(handle: JobHandle[Any], limit: Any) -> tuple[bool, Any]:
+    """Whether the job succeeded, and its result; otherwise prints why not."""
     try:
-        await handle.result(limit)
+        return True, await handle.result(limit)
     except (JobFailed, JobCancelled, ResultTimeout) as error:
         note(f"dutiful: {error}")
-        return False
-    return True
+        return False, None
 
 
 def _payload(kind: Kind[Any, Any], pairs: list[str], whole: str | None) -> dict[str, Any]:
