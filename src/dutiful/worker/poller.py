@@ -27,6 +27,7 @@ class Poller:
         self._config = config
         self._cursors = cursors
         self._lanes = lanes
+        self._unnamed = asyncio.Event()  # a hint came without names, or with too many
         self._asked = asyncio.Event()  # for a peek
         self._peeking = False  # or resting after a peek
         self._took = 0.0  # seconds of the last peek
@@ -37,14 +38,27 @@ class Poller:
                 self._config.maintenance.hinted(levels)
             if levels and all(cursors.add_hinted(levels) for cursors in self._cursors.values()):
                 self._wake(queue for queue, _ in levels)
-                continue
+            else:
+                self._unnamed.set()
+
+    async def look(self) -> None:
+        """Follows hints without names, and rests in between; those with names do not wait for that.
+
+        Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
+        """
+        while True:
+            await self._unnamed.wait()
+            self._unnamed.clear()
             began = time.monotonic()
-            if self._peeking or self._took > SLOW:
-                await self._peek_near()
-            self._asked.set()
-            if self._config.maintenance is not None:
-                await self._config.maintenance.look_ahead()
-            # Hints come from any role that may connect: a flood of them takes a fifth of a connection's time at most.
+            try:
+                if self._peeking or self._took > SLOW:
+                    await self._peek_near()
+                self._asked.set()
+                if self._config.maintenance is not None:
+                    await self._config.maintenance.look_ahead()
+            except DutifulError:
+                self._unnamed.set()  # for when it is run again
+                raise
             await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
 
     async def poll(self) -> None:

@@ -109,7 +109,7 @@ class Worker:
         self._lingering = Lingering(self._config, self._slots, lanes, settler, slots, self._on_pile)
         opening.debug("first claim")
         fetching = [asyncio.create_task(lane.run_fetcher(), name=f"dutiful lane {lane.name}") for lane in lanes]
-        background = (poller.listen, poller.poll, poller.walk, parts.heartbeat.heartbeat)
+        background = (poller.listen, poller.look, poller.poll, poller.walk, parts.heartbeat.heartbeat)
         loops = [asyncio.create_task(_run_forever(loop, outages)) for loop in background]
         loops.append(asyncio.create_task(self._tick(parts)))
         self.started.set()
