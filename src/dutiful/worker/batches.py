@@ -49,6 +49,10 @@ class Batch:
         return self._spec.size - len(self.claims) if self.gathers else 0
 
     @property
+    def size(self) -> int:
+        return self._spec.size
+
+    @property
     def across_tenants(self) -> bool:
         return self._spec.across_tenants
 

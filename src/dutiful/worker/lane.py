@@ -190,7 +190,10 @@ class Lane:
                     # A suspect goes before all that is buffered, so that a backlog does not keep it waiting.
                     claims = await self.fetcher.fetch(want, free > 0 or self.rate * SOON >= 1)
                 else:
-                    claims = await self.fetcher.fetch_for(batch.first, batch.room, across_tenants=batch.across_tenants)
+                    # With other slots idle, for batches of theirs as well: a claim costs the same whatever it brings.
+                    beside = 0 if self._fair is not None else min(free * batch.size, self._batch)
+                    want, across = batch.room + beside, batch.across_tenants
+                    claims = await self.fetcher.fetch_for(batch.first, want, across_tenants=across)
                 pause = FIRST_RETRY
                 self._outages.works(self._part)
             except DutifulError as error:
