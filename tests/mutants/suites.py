@@ -46,7 +46,7 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/breaker/state.py": ["breaker", "breaker_turns", "breaker_probes"],
     "core/breaker/probes.py": ["breaker_probes", "breaker_turns", "breaker"],
     "worker/leases.py": ["leases"],
-    "worker/settler.py": ["settler"],
+    "worker/settler.py": ["settler", "settler_parts"],
     "worker/fetcher.py": ["fetcher"],
 }
 

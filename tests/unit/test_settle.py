@@ -23,7 +23,16 @@ from dutiful.core.outcome import (
 from dutiful.core.retry.backoff import Fixed, Linear
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.policy import Retry
-from dutiful.core.settle import Change, Policy, decide, decide_or_fail, is_repeat, refused_error
+from dutiful.core.settle import (
+    Change,
+    Policy,
+    decide,
+    decide_or_fail,
+    dependency_error,
+    dependency_reason,
+    is_repeat,
+    refused_error,
+)
 from dutiful.core.states import TABLE, State
 
 JOB, WORKER = UUID(int=1), UUID(int=2)
@@ -118,6 +127,7 @@ def test_a_cancellation_has_its_reason() -> None:
 
 
 def test_what_was_not_started_gets_its_position_back_and_spends_nothing() -> None:
+    assert decided(Released()).began and not decided(Released(began=False)).began and not decided(Done(None)).began
     change = decided(Released(), attempt=2, crashes=1)
     assert (change.to, change.attempt, change.crashes, change.keep_seq) == (State.READY, 1, 1, True)
 
@@ -268,3 +278,24 @@ def test_a_job_is_rejected_by_a_breaker_only_if_it_snoozes_because_of_it() -> No
     assert decided(Failed(because, final=True)).rejected_by is None
     assert decided(Failed(because, final=True, more=(other,))).rejected_by is None
     assert not decided(Done(None)).keep_seq
+
+
+def test_a_wait_in_steps_blocks_its_job_and_spends_no_attempt() -> None:
+    change = decided(Snoozed(HOUR, wait=("paid", "rest")), attempt=4, max_attempts=4)
+    assert (change.to, change.outcome, change.attempt) == (State.BLOCKED, "snoozed", 3)
+    assert (change.wait, change.delay, change.errors) == (("paid", "rest"), None, ())
+    assert decided(Snoozed(HOUR)).wait is None
+
+
+def test_a_change_that_says_nothing_of_a_start_is_none() -> None:
+    assert not Change(JOB, 7, State.READY, "released", 0, 0).began
+
+
+@pytest.mark.parametrize(("state", "became"), [(State.FAILED, "failed"), (State.CANCELLED, "was cancelled")])
+def test_a_job_that_ends_by_the_policy_of_an_edge_names_the_other(state: State, became: str) -> None:
+    reason = dependency_reason(JOB, state)
+    assert reason.startswith("job 0000000-") and reason.endswith(f", which it depends on, {became}")
+    error = dependency_error(JOB, state)
+    assert (error["type"], error["class"], error["message"]) == ("DependencyFailed", "non_retryable", reason)
+    # All of them are similar errors, whichever job they name.
+    assert error["fingerprint"] == dependency_error(WORKER, State.FAILED)["fingerprint"]

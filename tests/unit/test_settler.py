@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 from worker_parts import AWAY, MovingClock, ScriptedClaims, after, clock, held, new_claim
@@ -19,6 +20,7 @@ from dutiful.delivery.base import EVERYWHERE
 from dutiful.store.claims import Refusal, RefusalReason
 from dutiful.worker import settler as module
 from dutiful.worker.counters import AttemptCounters, Timing
+from dutiful.worker.executor.outcomes import Settlement
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import BATCH, FIRST_RETRY, FLOW, RETRY_LOCKED, SettleBatch, Settler
 
@@ -35,12 +37,20 @@ class NotedMaintenance:
         self.wants_jobs = False
         self.scheduled: list[timedelta] = []
         self.ended = 0
+        self.freed = 0
+        self.awaited: list[int] = []
 
     def job_scheduled(self, delay: timedelta) -> None:
         self.scheduled.append(delay)
 
     def jobs_ended(self) -> None:
         self.ended += 1
+
+    def slots_freed(self) -> None:
+        self.freed += 1
+
+    def awaited_ended(self, job_ids: Iterable[UUID]) -> None:
+        self.awaited += [job_id.int for job_id in job_ids]
 
 
 class NotedDelivery:
@@ -52,7 +62,7 @@ class NotedDelivery:
 
 
 class Settling:
-    def __init__(self) -> None:
+    def __init__(self, kinds: Mapping[str, Any] | None = None, limits: Any = None) -> None:
         self.claims = ScriptedClaims()
         self.leases = Leases()
         self.counters = AttemptCounters()
@@ -60,16 +70,17 @@ class Settling:
         self.delivery = NotedDelivery()
         self.settler = Settler(
             self.claims,  # type: ignore[arg-type]
-            {},
+            kinds or {},
             self.leases,
             lambda low, high: low,
             self.counters,
             self.delivery,  # type: ignore[arg-type]
             self.maintenance,  # type: ignore[arg-type]
+            limits=limits,
         )
         self.pauses: list[float] = []
 
-    def settle(self, number: int, outcome: Outcome | State, timing: Timing | None = TIMING, **fields: Any) -> Claim:
+    def settle(self, number: int, outcome: Settlement, timing: Timing | None = TIMING, **fields: Any) -> Claim:
         claim = new_claim(number, **fields)
         self.leases.add([claim])
         self.settler.settle(claim, outcome, timing)
@@ -511,7 +522,7 @@ async def test_a_claim_whose_job_is_unknown_is_released(settling: Settling) -> N
     async with running(settling.settler):
         await settling.settler.flush()
     ((change,),) = settling.claims.asked("settle")
-    assert (change.claim_id, change.outcome, change.attempt) == (4, "released", 2)
+    assert (change.claim_id, change.outcome, change.attempt, change.began) == (4, "released", 2, False)
     assert settling.delivery.hints == [EVERYWHERE]
 
 
