@@ -8,12 +8,13 @@ import apsw
 import msgspec
 import psycopg
 import pytest
-from operating import audited, dead_letter, now, operator, tamper, tamper_past_checks, trail
+from operating import audited, dead_letter, now, of_acme, operator, tamper, tamper_past_checks, trail
 from running_workers import eventually, working
 from uuid_utils.compat import uuid7
 
 from dutiful import Dutiful, DutifulError, UsageError
 from dutiful.client.client import Client
+from dutiful.core.errors import NotAllowed
 from dutiful.core.principal import Origin
 from dutiful.core.redaction.redact import redact_value
 from dutiful.core.review.audit import AuditEvent, AuditOutcome, Seal
@@ -508,3 +509,15 @@ async def test_a_recorded_change_that_was_never_made_is_named_with_its_author(st
 
     assert broken is not None and broken.event_id == forged.id
     assert "for 2d by the last change on record, by eve" in broken.problem
+
+
+async def test_an_event_that_was_to_be_sent_to_another_tenant_is_on_record_and_not_sent(store: Store) -> None:
+    ann = of_acme(store)
+    with pytest.raises(NotAllowed, match="acts for the tenant acme"):
+        await ann.sent_events.send("paid", "7", tenant="globex")
+    await ann.sent_events.send("paid", "7")
+
+    sent = await trail(store, action="event.send")
+    assert [(event.outcome, event.tenant, event.target) for event in sent] == [
+        (outcome, "acme", "paid:7") for outcome in ("refused", "requested", "succeeded")
+    ]

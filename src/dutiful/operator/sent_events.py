@@ -24,12 +24,14 @@ class SentEvents(OperatorPart):
         reason: str | None = None,
     ) -> UUID:
         """Sends an event to the jobs that wait for it, or will within `keep`; returns its id."""
-        owner = self._actor.scope(tenant)
+        owner = tenant if self._actor.tenant is None else self._actor.tenant
         event = make_event(
             uuid_utils.compat.uuid7(), name, key, data, LONGEST_DATA, tenant=owner, by=self._actor.principal.name
         )
         target = f"{event.name}:{event.key}"
-        async with self._actor.audited("event.send", target, reason, tenant=owner) as action:
+        async with self._actor.audited(
+            "event.send", target, reason, tenant=owner, check=lambda: self._actor.scope(tenant)
+        ) as action:
             await self._client.send_event(event, keep, self._store)
             action.after = {"id": str(event.id)}
         return event.id
