@@ -8,7 +8,7 @@ import pytest
 from breaker_jobs import Service, breaker_of, process_app
 from running_workers import eventually, final, state, working
 
-from dutiful import Context, Dutiful, Fail, Retry, Snooze, State, StoreUnavailable
+from dutiful import Context, Dutiful, Fail, Retry, Snooze, State, StoreUnavailable, UsageError
 from dutiful.core.breaker.state import BreakerPolicy, BreakerState
 from dutiful.operator import Operator
 from dutiful.worker.breakers.client import BreakerClient
@@ -122,6 +122,17 @@ async def test_a_half_open_breaker_closes_after_neutral_jobs_of_its_kind(app: Du
 
         await eventually(all_have_run)
         assert (await breaker_of(client, "grid")).state is BreakerState.CLOSED
+
+
+@pytest.mark.req("L91")
+async def test_a_person_opens_a_breaker_for_a_time_as_people_write_it(app: Dutiful) -> None:
+    async with app:
+        breakers = (await app.operator("ada")).breakers
+        opened = await breakers.open("grid", "90s", "the grid is being moved", new=True)
+        assert opened.opened_at is not None and opened.open_until is not None
+        assert (opened.state, opened.open_until - opened.opened_at) == ("open", timedelta(seconds=90))
+        with pytest.raises(UsageError, match="open_for 'the grid is being moved' is not a length of time"):
+            await breakers.open("grid", "the grid is being moved")
 
 
 @pytest.mark.req("L58")

@@ -1,11 +1,11 @@
 """Circuit breakers: their state, and closing and opening them by hand."""
 
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from dutiful.core.breaker.state import Breaker, BreakerPolicy
+from dutiful.core.duration import Duration, duration
 from dutiful.core.errors import UsageError
 from dutiful.core.json import check_name
 from dutiful.core.principal import Origin
@@ -38,17 +38,18 @@ class Breakers(OperatorPart):
         return breaker
 
     async def open(
-        self, name: str, open_for: timedelta | None = None, reason: str | None = None, *, new: bool = False
+        self, name: str, open_for: Duration | None = None, reason: str | None = None, *, new: bool = False
     ) -> Breaker:
         """Opens it now, for `open_for` or as long as its policy says, which is that of the app if the app declares it.
 
         An unknown name is mostly a typing error, so it needs `new`.
         """
+        length = None if open_for is None else duration(open_for, "open_for")
 
         async def possible() -> None:
             check_name(name, "breaker")
-            if open_for is not None:
-                BreakerPolicy(open_for=open_for)
+            if length is not None:
+                BreakerPolicy(open_for=length)
             known = {one.breaker.name for one in await self._store.breakers.all()} | set(self._actor.breaker_policies)
             if not new and name not in known:
                 how = "--new" if self._actor.principal.origin is Origin.CLI else "`new`"
@@ -61,7 +62,7 @@ class Breakers(OperatorPart):
         async with self._actor.audited(
             "breaker.open", name, reason, before=before, fleetwide=True, check=possible
         ) as action:
-            breaker = await self._store.breakers.open(name, open_for, self._actor.breaker_policies.get(name))
+            breaker = await self._store.breakers.open(name, length, self._actor.breaker_policies.get(name))
             action.after = _state(breaker)
         return breaker
 
