@@ -3,6 +3,9 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
+
+from arq.worker import Worker
 
 from dutiful import Context, Dutiful
 from dutiful.arq_worker import worker_settings
@@ -24,4 +27,11 @@ async def note(ctx: Context, number: int, seconds: float = 0.0) -> int:
 
 
 if "ARQ_COMMAND" in os.environ:  # only in the process that Arq starts, because it reads the settings
+    finish = Worker.finish_job
+
+    async def finish_late(self: Worker, *args: Any) -> None:
+        await asyncio.sleep(0.4)  # so that a signal comes while a message is being finished
+        await finish(self, *args)
+
+    setattr(Worker, "finish_job", finish_late)  # noqa: B010
     WorkerSettings = worker_settings(app)
