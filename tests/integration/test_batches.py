@@ -441,3 +441,26 @@ async def test_batches_of_tenants_take_turns_in_a_fair_lane(app: Dutiful) -> Non
             await eventually(all_free)
     assert {record.state for record in records} == {State.COMPLETED}
     assert len(noted.calls) <= 12
+
+
+async def test_a_batch_does_not_linger_in_a_slot_that_is_lent(app: Dutiful) -> None:
+    noted = Noted()
+    app.configure(lanes=[LaneSettings("general", 1, ("default",)), LaneSettings("spare", 1, ("other",), lend=1)])
+
+    @app.job
+    async def hold() -> None:
+        noted.began.set()
+        await noted.go.wait()
+
+    @app.job(batch=5, linger="1h")
+    async def index(jobs: list[BatchJob[Page]]) -> None:
+        noted.note(jobs)
+
+    async with app, working(app):
+        held = await hold.enqueue()
+        await asyncio.wait_for(noted.began.wait(), 30)
+        job = await index.enqueue(number=1)
+        assert (await final(app, job)).state is State.COMPLETED
+        noted.go.set()
+        await final(app, held)
+    assert noted.calls == [[1]]

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from dutiful.core.job import Claim
@@ -24,6 +26,7 @@ class BatchRunner:
     def __init__(
         self,
         config: WorkerConfig,
+        lane: str,
         gathering: Gathering,
         leases: Leases,
         executor: Executor,
@@ -34,6 +37,7 @@ class BatchRunner:
     ) -> None:
         """`take_buffered` offers a batch the claims that the lane has in hand, `wake` lets it claim others, and `free`
         ends the turn of the first job, which is one job to the lane, however many have joined it."""
+        self._lane = lane
         self._gathering = gathering
         self._leases = leases
         self._executor = executor
@@ -50,14 +54,16 @@ class BatchRunner:
         self._open = False
         self._gathering.start_all()
 
-    def release_paused(self, lane: str, pauses: Sequence[Pause]) -> None:
+    def release_paused(self, pauses: Sequence[Pause]) -> None:
         """Releases the jobs of batches that may not start now; what runs continues."""
-        for batch in self._gathering.paused(lane, pauses):
+        for batch in self._gathering.paused(self._lane, pauses):
             self._release(batch)
             batch.start()
 
     async def run(self, first: Claim, kind: Kind[Any, Any], spec: BatchSpec, slot: Slot) -> bool:
         """Gathers a batch in the slot, and runs it; whether the slot continues."""
+        if slot.lane != self._lane:
+            spec = replace(spec, linger=timedelta(0))  # the slot is lent, and its lane may need it soon
         batch = slot.batch = Batch(first, spec, slot, self._settler.settle, self._cancel_grace)
         try:
             await self._gather(batch, slot)

@@ -86,7 +86,15 @@ class Lane:
         self._idle: deque[asyncio.Future[None]] = deque()  # of slots that wait for a claim
         self._wake = asyncio.Event()
         self._batches = BatchRunner(
-            config, self._gathering, leases, executor, settler, self._take_buffered, self._wake.set, self._free
+            config,
+            settings.name,
+            self._gathering,
+            leases,
+            executor,
+            settler,
+            self._take_buffered,
+            self._wake.set,
+            self._free,
         )
         self._may_find = True  # whether a fetch may find something
         self._claiming = False
@@ -158,7 +166,7 @@ class Lane:
 
     def pauses_seen(self, pauses: Sequence[Pause]) -> tuple[str, ...]:
         """Notes what is paused, and releases jobs of batches that may not start now; see the fetcher."""
-        self._batches.release_paused(self.name, pauses)
+        self._batches.release_paused(pauses)
         return self.fetcher.pauses_seen(pauses)
 
     # --- fetching
