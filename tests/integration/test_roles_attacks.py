@@ -45,6 +45,7 @@ JOB = "jsonb_build_array(jsonb_build_object('id', {s}.new_id(), 'kind', 'greet',
 BY_CLIENT = (
     "{s}.enqueue('greet', p_tenant => 'acme', p_queue => 'evil', p_unique => 'k')",
     "{s}.enqueue('greet', p_tenant => 'acme', p_queue => 'evil', p_unique => 'k', p_on_conflict => 'replace')",
+    "{s}.enqueue('greet', p_tenant => 'acme', p_queue => 'evil')",
     f"{{s}}.insert_jobs({JOB}, p_notify => true)",
     f"{{s}}.insert_for({JOB}, null, true, false, '*')",
     "{s}.cancel('00000000-0000-7000-8000-000000000000', 'no', null)",
@@ -126,7 +127,7 @@ def test_a_clients_calls_run_nothing_of_its_own_with_the_owners_rights(roles: Ro
 
         assert callers(roles) <= {roles.logins.name("client")}
     jobs = f"select count(*) from {roles.schema}.job where queue = 'evil'"
-    assert roles.as_superuser(jobs) == [(4,)]
+    assert roles.as_superuser(jobs) == [(5,)]
     roles.as_superuser(f"select {roles.schema}.cancel(id, 'over', null) from {roles.schema}.job where queue = 'evil'")
 
 
