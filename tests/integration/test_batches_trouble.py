@@ -76,12 +76,14 @@ async def test_jobs_of_a_handler_that_does_not_stop_are_settled_without_it(app: 
     kind = app.job(name="stubborn", batch=5, timeout="100ms", retry=ONCE)(block if plain else hang)
     app.configure(lanes="general=1:*", timeout_grace="0s")
     async with app, working(app):
-        jobs = await kind.enqueue_many(pages(1, 2, 3))
-        records = [await final(app, job) for job in jobs]
-        assert {record.error["type"] for record in records if record.error} == {"TimeoutExceeded"}
-        other = await kind.enqueue(number=4)  # the slot, or another in its place, works on
-        assert (await final(app, other)).state is State.COMPLETED
-        release.set()
+        try:
+            jobs = await kind.enqueue_many(pages(1, 2, 3))
+            records = [await final(app, job) for job in jobs]
+            other = await kind.enqueue(number=4)  # the slot, or another in its place, works on
+            assert (await final(app, other)).state is State.COMPLETED
+        finally:
+            release.set()
+    assert {record.error["type"] for record in records if record.error} == {"TimeoutExceeded"}
     assert {record.state for record in records} == {State.FAILED}
 
 
