@@ -139,6 +139,7 @@ async def test_a_payload_that_is_not_utf8_is_claimed_with_its_neighbours_but_giv
     claims = {one.job_id: one.payload for one in await claim(store)}
 
     assert claims[good] == '{"n":1}'
+    assert claims[bad] == "", "a handler that takes any field would be called with what replaced it"
     with pytest.raises(PayloadInvalid):
         Signature(_any_handler, KIND).decode(claims[bad])
 
