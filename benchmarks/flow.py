@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 
 from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import DEFAULT_LANE, Peer, payload
@@ -98,14 +99,19 @@ def _scaled(sizes: Sizes, number: int) -> int:
     return max(int(number * min(sizes.drain_scale, 1)), 100)
 
 
+def _about(seconds: float) -> Callable[[Sizes], float]:
+    """How long a scenario takes: half of it is set-up, and waiting for the server to settle."""
+    return lambda sizes: seconds * (0.5 + 0.5 * min(sizes.drain_scale, 1))
+
+
 FLOW_SCENARIOS = (
-    Scenario("keys", f"Jobs of {KEYS:,} keys, one of each at a time", keys, (RATE, ALONE, RATIO), lambda sizes: 35),
-    Scenario("one-key", "Jobs without a key beside a backlog of one", one_key, (RATE, ALONE, RATIO), lambda sizes: 25),
+    Scenario("keys", f"Jobs of {KEYS:,} keys, one of each at a time", keys, (RATE, ALONE, RATIO), _about(35)),
+    Scenario("one-key", "Jobs without a key beside a backlog of one", one_key, (RATE, ALONE, RATIO), _about(25)),
     Scenario(
         "chain",
         f"A chain of {LINKS:,}",
         links,
         (RATE, Metric("link_ms", "ms a link", higher_is_better=False)),
-        lambda sizes: 15,
+        _about(15),
     ),
 )

@@ -106,8 +106,11 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"lanes": [LaneSettings("fast", 2, reserve=1)]}, "only a fair lane keeps"),
         ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=2)]}, "reserves 2 of its 2 slots"),
         ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=-1)]}, "it must be at least 0"),
-        ({"lanes": "fast=2:*:unfair"}, "an option 'unfair'; there are: fair, reserve=NUMBER, kind=NAME"),
-        ({"lanes": {"fast": {"slots": 2, "just": True}}}, "an unknown 'just'; there are: fair, kinds, queues, reserve"),
+        ({"lanes": "fast=2:*:unfair"}, "an option 'unfair'; there are: fair, reserve=NUMBER, lend=NUMBER, kind=NAME"),
+        (
+            {"lanes": {"fast": {"slots": 2, "just": True}}},
+            "an unknown 'just'; there are: fair, kinds, lend, queues, reserve",
+        ),
         ({"lanes": {"fast": {"slots": 2, "kinds": "render"}}}, "write {slots = 3"),
         ({"lanes": {"fast": {"slots": 2, "fair": "yes"}}}, "write {slots = 3"),
         ({"lanes": 3}, "setting lanes is 3: write it as"),
