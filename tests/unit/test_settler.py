@@ -46,8 +46,8 @@ class NotedMaintenance:
     def jobs_ended(self) -> None:
         self.ended += 1
 
-    def slots_freed(self) -> None:
-        self.freed += 1
+    def slots_freed(self, jobs: Iterable[UUID]) -> None:
+        self.freed += len(list(jobs))
 
     def awaited_ended(self, job_ids: Iterable[UUID]) -> None:
         self.awaited += [job_id.int for job_id in job_ids]
