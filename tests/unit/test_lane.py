@@ -118,7 +118,32 @@ async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Pa
     parts.lane.release_unstarted()
     assert parts.lane.buffered == 0 and parts.lane.rate == 0.0
     assert sorted(number for number, outcome in parts.settler.settled if outcome == Released(began=False)) == [1, 2]
+    parts.leases.drop([1, 2])
     assert parts.suspects.reserve(lambda: None), "another lane may take the suspect"
+
+
+async def test_no_other_suspect_is_claimed_before_the_outcome_of_the_last_one_is_stored(parts: Parts) -> None:
+    suspect, woken = new_claim(1, crashes=1), list[str]()
+    parts.suspects.reserve(lambda: None)
+    parts.suspects.assign([suspect])
+    parts.receive(suspect)
+    parts.run_slot()
+    await turns()
+    assert parts.settler.settled == [(1, Done(None))]
+    assert not parts.suspects.reserve(lambda: woken.append("denied")), "if it kills the worker, both would be counted"
+    parts.leases.drop([1])
+    assert woken == ["denied"] and parts.suspects.reserve(lambda: None)
+
+
+async def test_a_suspect_that_was_lost_before_its_outcome_leaves_its_place_at_once(parts: Parts) -> None:
+    suspect = new_claim(1, crashes=1)
+    parts.suspects.reserve(lambda: None)
+    parts.suspects.assign([suspect])
+    parts.receive(suspect)
+    parts.leases.drop([1])
+    parts.run_slot()
+    await turns()
+    assert parts.suspects.reserve(lambda: None)
 
 
 async def test_a_suspect_is_run_first_and_stops_its_first_handler(parts: Parts) -> None:

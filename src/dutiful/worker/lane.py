@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from dutiful.core.breaker.state import CallResult
@@ -390,10 +391,14 @@ class Lane:
     def _free(self, claim: Claim, timing: Timing | None) -> None:
         """Lets others have the place of a claim that a slot or the buffer had."""
         if claim.crashes:
-            self._suspects.release(claim)
-            self.wake()  # there may be more of them
+            # Not before its outcome is stored: if the next one kills the worker, a crash would be counted for this one.
+            self._leases.on_drop(claim.claim_id, partial(self._release_suspect, claim))
         if self._fair is not None:
             self._fair.ended(claim, None if timing is None else timing.ran)
+
+    def _release_suspect(self, claim: Claim) -> None:
+        self._suspects.release(claim)
+        self.wake()  # there may be more of them
 
     async def _wait_for_claim(self, slot: Slot) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -43,6 +43,7 @@ class Leases:
     def __init__(self) -> None:
         self._held: dict[int, HeldLease] = {}
         self._underway: set[asyncio.Future[None]] = set()
+        self._on_drop: dict[int, Callable[[], None]] = {}
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
@@ -64,10 +65,20 @@ class Leases:
         batch = ClaimBatch()
         self._held.update({claim.claim_id: (claim, batch) for claim in claims})
 
-    def drop(self, claim_ids: Iterable[int]) -> None:
+    def drop(self, claim_ids: Sequence[int]) -> None:
         pop = self._held.pop
         for claim_id in claim_ids:
             pop(claim_id, None)
+        if self._on_drop:
+            for call in [self._on_drop.pop(claim_id) for claim_id in claim_ids if claim_id in self._on_drop]:
+                call()
+
+    def on_drop(self, claim_id: int, call: Callable[[], None]) -> None:
+        """Calls this when the claim is no longer held: its outcome is stored, or it was lost."""
+        if claim_id in self._held:
+            self._on_drop[claim_id] = call
+        else:
+            call()
 
     def claim(self, claim_id: int) -> Claim | None:
         held = self._held.get(claim_id)
