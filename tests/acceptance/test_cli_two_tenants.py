@@ -77,6 +77,7 @@ FLEETWIDE = {
     "breakers *": "protect services that all tenants' jobs call",
     "limits *": "count the jobs of all tenants",
     "shares *": "divide slots between all tenants",
+    "encryption *": "keys are those of all tenants",
     "alerts *": "are about all tenants",
     "schedules *": "belong to the code",
     "webhooks *": "belong to the code",

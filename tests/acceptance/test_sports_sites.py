@@ -271,7 +271,7 @@ async def test_every_attempt_has_a_limit_and_one_that_reaches_it_is_ended(sports
         job = await Jobs(hurried).enqueue("hurried-analysis", {"lipas-id": 12345})
         await sports.becomes(job.id, State.SCHEDULED)
     row = await sports.row(job.id)
-    assert (row["status"], row["attempts"]) == ("failed", 1) and "0.2" in row["error_message"]
+    assert (row["status"], row["attempts"]) == ("failed", 1) and "200ms" in row["error_message"]
     sports.services.release("grid")
 
 

@@ -284,7 +284,7 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
     ]
     await store.metrics.add(uuid4(), 1, stats, now=now)
 
-    found = await measure(store, now=now)
+    found = await measure(store, now=now, broker=True)
     assert {sample.metric for sample in found} == set(METRICS)
     assert [list(METRICS).index(sample.metric) for sample in found] == sorted(
         list(METRICS).index(sample.metric) for sample in found
@@ -319,7 +319,7 @@ async def test_every_metric_of_the_catalogue_is_measured(store: Store) -> None:
 
 
 async def test_an_empty_store_measures_nothing_but_zeros(store: Store) -> None:
-    found = await measure(store)
+    found = await measure(store, broker=True)
     assert {sample.metric: sample.value for sample in found} == {
         name: 0 for name, metric in METRICS.items() if not metric.labels
     }

@@ -137,7 +137,7 @@ def _ends(jobs: Jobs) -> Iterator[Named]:
         pages: int, to: str, outcome: str, *, phase: str | None = None, place: str = "lease", before: str = "",
         error: str | None = None, delay: timedelta | None = None, expired: bool = False, keep: bool = False,
     ) -> Call:  # fmt: skip
-        each = (to, outcome, 1, 0, delay, None, error, keep, phase, None)
+        each = (to, outcome, 1, 0, delay, None, error, keep, phase, None, None)
         columns = [[value] * ROWS for value in each]
         return _named("settle", pages, expired, keep, NOW, *jobs.claims(place), *columns, before=before)
 
@@ -187,7 +187,7 @@ def _inserts(jobs: Jobs) -> Iterator[Named]:
         return _named("insert_jobs", pages, msgspec.json.encode(asked).decode(), NOW)
 
     def keyed(pages: int, keys: list[Any], scope: str = "active", on_conflict: str = "return") -> Call:
-        given = {"scope": scope, "on_conflict": on_conflict, "window_ms": 1_000}
+        given = {"scope": scope, "on_conflict": on_conflict} | ({"window_ms": 1_000} if scope == "window" else {})
         return insert(pages, unique=lambda i: {"key": str(keys[i]), **given})
 
     held, expired = jobs.numbers("ready", step=25), jobs.numbers("finished", step=20)
