@@ -179,12 +179,12 @@ class Client:
         What running ones add meanwhile is found by another pass.
         """
         reached: set[UUID] = set()
-        cancelled, told = 0, storable(reason, REASON_LIMIT)
+        cancelled, reason = 0, storable(reason, REASON_LIMIT)
         trees = self._store_of(tenant).trees
         while True:
             before, found = None, 0
             while True:
-                step = await trees.cancel(correlation_id, told, before, TREE_STEP, tenant=tenant)
+                step = await trees.cancel(correlation_id, reason, before, TREE_STEP, tenant=tenant)
                 for job_id in (news := set(step.requested) - reached):
                     for callback in self.on_cancel:
                         callback(job_id)

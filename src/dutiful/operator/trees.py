@@ -52,8 +52,8 @@ class Trees(OperatorPart):
         """
         correlation_id = await self._trace.correlation_of(reference)
         async with self._actor.audited("job.cancel_tree", correlation_id, reason, tenant=self._actor.tenant) as action:
-            told = recordable(reason or f"cancelled by {self._actor.principal.name}")
-            count = await self._client.cancel_tree(correlation_id, told, tenant=self._actor.tenant)
+            recorded = recordable(reason or f"cancelled by {self._actor.principal.name}")
+            count = await self._client.cancel_tree(correlation_id, recorded, tenant=self._actor.tenant)
             action.after, action.done = {"jobs": count}, count > 0
         return count
 

@@ -16,7 +16,7 @@ from dutiful.core.shares import Tenant
 from dutiful.store.claims import QueueLevel
 
 # Jobs without a tenant have no index of their own: a look searches so many of a queue level, and the next one goes on
-# there, because jobs that nobody claims may stand before them.
+# there, because jobs that no worker claims may stand before them.
 WINDOW = 200
 STEPS = 1_000  # queue levels of tenants that one look visits
 

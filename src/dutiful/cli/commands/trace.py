@@ -77,8 +77,8 @@ def _json(tree: CorrelationTree, progress: TreeProgress) -> dict[str, Any]:
         | {"needs": [{**both_ids("id", need.id), "on_failure": need.on_failure} for need in member.needs]}
         for member in tree.members
     ]
-    told = {**msgspec.structs.asdict(progress), "total": progress.total, "percent": progress.percent}
-    return {"correlation_id": tree.correlation_id, "cut": tree.cut, "progress": told, "jobs": jobs}
+    states = {**msgspec.structs.asdict(progress), "total": progress.total, "percent": progress.percent}
+    return {"correlation_id": tree.correlation_id, "cut": tree.cut, "progress": states, "jobs": jobs}
 
 
 def _drawn(tree: list[Member]) -> Iterator[tuple[Member, str]]:
