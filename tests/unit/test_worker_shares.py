@@ -55,3 +55,39 @@ async def test_a_turn_has_so_many_looks_at_most_and_the_next_goes_on_there() -> 
     assert len(shares.asked) == MOST_LOOKS
     (claim,) = await source.claim(1, 0)
     assert claim.tenant == "zeta" and len(shares.asked) == MOST_LOOKS + 1
+
+
+def fill(buffer: FairBuffer, tenant: str, running: int, waiting: int) -> None:
+    for _ in range(running + waiting):
+        buffer.append(new_claim(tenant=tenant))
+    for _ in range(running):
+        buffer.popleft()
+
+
+def test_what_was_claimed_ahead_of_short_jobs_does_not_take_the_slot_of_a_new_tenant() -> None:
+    buffer = FairBuffer(slots=8, reserve=1)
+    fill(buffer, "flood", running=7, waiting=1)  # the one that waits may not take the eighth slot
+    buffer.usual_run = 1.0  # its jobs have turned out to be long: none would be claimed ahead now
+
+    assert not buffer
+    assert buffer.demand(idle=1, soon=0.01, most_ahead=500) == (1, 0)
+    assert buffer.demand(idle=0, soon=0.01, most_ahead=500) == (0, 0), "without a slot, a new tenant waits as well"
+
+
+def test_a_lane_claims_ahead_what_ends_within_two_round_trips() -> None:
+    buffer = FairBuffer(slots=8, reserve=1)
+    fill(buffer, "flood", running=7, waiting=0)
+    buffer.usual_run = 0.02
+
+    assert buffer.demand(idle=1, soon=0.01, most_ahead=500) == (8 + 4 - 7, 2)
+    assert buffer.demand(idle=1, soon=0.01, most_ahead=2) == (8 + 2 - 7, 1)
+    assert buffer.demand(idle=1, soon=0.01, most_ahead=0) == (1, 0), "after a crash they might have begun"
+
+
+def test_with_work_in_hand_only_new_tenants_are_asked_for() -> None:
+    buffer = FairBuffer(slots=8, reserve=1)
+    fill(buffer, "flood", running=7, waiting=3)
+    buffer.usual_run = 0.02
+
+    assert buffer.demand(idle=1, soon=0.01, most_ahead=500) == (1, 2)
+    assert buffer.demand(idle=2, soon=0.01, most_ahead=500) == (8 + 4 - 10, 2), "a slot is free for any of them"

@@ -245,24 +245,15 @@ class Lane:
         if self._settler.pending > self._backlog:
             return 0, free
         if self._fair is not None:
-            return self._fair_demand(self._fair, free), free
+            most_ahead = self._batch if self._may_claim_ahead else 0
+            want, self._low = self._fair.demand(free, 2 * self.round_trip, most_ahead)
+            return min(want, self._batch), free
         worth = WORTH + (WORTH_OF_SHORT - WORTH) * min(self.rate / SHORT, 1.0)
         ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, worth))) if self._may_claim_ahead else 0
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
         return (want if free or len(self._buffer) <= self._low else 0), free
-
-    def _fair_demand(self, buffer: FairBuffer, free: int) -> int:
-        """Claims no more ahead than will end within two round trips: what is claimed has its turn already.
-
-        The last `reserve` of what is wanted is only for such tenants, and is always asked for.
-        """
-        ending = len(self.slots) * 2 * self.round_trip / buffer.usual_run
-        ahead = min(self._batch, int(ending)) if self._may_claim_ahead else 0
-        self._low = ahead // 2
-        want = min(self._batch, len(self.slots) + ahead - buffer.shares.total)
-        return want if free > buffer.reserve or len(buffer) <= self._low else min(want, buffer.reserve)
 
     def _receive(self, claims: list[Claim]) -> None:
         if not self._open:

@@ -65,6 +65,19 @@ class FairBuffer:
         self._running[claim.tenant] += 1
         return claim
 
+    def demand(self, idle: int, soon: float, most_ahead: int) -> tuple[int, int]:
+        """How many jobs to claim if so many slots are idle, and with how few claims left it is time to claim again.
+
+        No more is claimed ahead than will end `soon`: what is claimed has its turn already. The last `reserve` of what
+        is wanted is only for tenants that run nothing here. It is wanted whenever a slot is idle, because what was
+        claimed ahead, when jobs seemed shorter than they are, cannot take that slot.
+        """
+        slots = self._open + self.reserve
+        ahead = min(most_ahead, int(slots * soon / self.usual_run))
+        low = ahead // 2
+        want = max(slots + ahead - self.shares.total, min(self.reserve, idle))
+        return (want if idle > self.reserve or len(self) <= low else min(want, self.reserve)), low
+
     def take(self, joins: Callable[[Claim], bool]) -> None:
         """Removes the claims that join a batch, which its tenant's share counts as one job."""
         for tenant, own in list(self._claims.items()):
