@@ -12,12 +12,14 @@ from benchmarks.peer import DEFAULT_LANE, Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill, make_app
 from benchmarks.run_counter import RunCounter
 from benchmarks.scenario import ALONE, RATE, RATIO, Metric, Scenario
-from dutiful import Context, Dutiful
+from dutiful import Context, Dutiful, LaneSettings
 from dutiful.store import Store
 from dutiful.store.steps import StepMark, Unstored
 
 STEPPED, PLAIN = "stepped", "plain"
 STEPS = 10
+# Steps of jobs that run at the same time are stored together; with a few, the rate is that of single commits.
+SLOTS = 100
 # A thousand plain jobs end before their rate can be measured.
 _PLAIN_SCALE = 10
 
@@ -51,7 +53,7 @@ async def add(n: int, step: int) -> int:
 
 
 def stepped_app(url: str, counter: RunCounter | None = None) -> Dutiful:
-    app = make_app(url)
+    app = make_app(url, lanes=(LaneSettings("all", SLOTS),))
     lane: dict[str, Any] = {"queue": DEFAULT_LANE.queue, "priority": DEFAULT_LANE.priority}
 
     @app.job(name=STEPPED, **lane)

@@ -18,7 +18,7 @@ from dutiful.worker.executor.context import AttemptDeps
 from dutiful.worker.executor.parents import ParentReader
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressWriter
-from dutiful.worker.executor.steps import StepWriter
+from dutiful.worker.executor.step_writer import StepWriter
 from dutiful.worker.fetcher import FetchCursors, Suspects
 from dutiful.worker.heartbeat import Heartbeat
 from dutiful.worker.lane import Lane

@@ -33,7 +33,8 @@ from dutiful.worker.executor.items import KEPT_ERRORS, TrackedItems, each, faile
 from dutiful.worker.executor.outcomes import breaker_result_of_error, snooze_for_breaker
 from dutiful.worker.executor.parents import ParentReader
 from dutiful.worker.executor.progress import ProgressSink, ProgressTracker
-from dutiful.worker.executor.steps import AttemptSteps, StepWriter
+from dutiful.worker.executor.step_writer import StepWriter
+from dutiful.worker.executor.steps import AttemptSteps
 from dutiful.worker.executor.timeouts import BlockTimeout
 from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks.manager import LockManager
