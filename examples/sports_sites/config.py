@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dutiful import UsageError
+from examples.sports_sites.views import METRICS_DAYS
 
 FAST_THREADS, GENERAL_THREADS = 3, 5
 
@@ -15,6 +16,7 @@ class Config:
     services: str = "http://127.0.0.1:8090"  # population grid, elevation and partners
     smtp_port: int = 2525  # on this machine
     reminders_every: str = "1h"
+    metrics_days: int = METRICS_DAYS  # that metrics of deleted jobs are kept; `--views` sets it
     pager_secret: str | None = field(default=None, repr=False)  # with one, alerts are sent to the pager
     profile: str | None = None  # without one: the register's own
     fast_threads: int | None = None  # without both: those of the profile; with one: the other as in production
@@ -27,6 +29,7 @@ class Config:
             services=environ.get("SPORTS_SERVICES", cls.services),
             smtp_port=_whole(environ, "SPORTS_SMTP_PORT") or cls.smtp_port,
             reminders_every=environ.get("SPORTS_REMINDERS_EVERY", cls.reminders_every),
+            metrics_days=_whole(environ, "SPORTS_METRICS_DAYS") or cls.metrics_days,
             pager_secret=environ.get("SPORTS_PAGER_SECRET"),
             profile=environ.get("DUTIFUL_PROFILE") or None,
             fast_threads=_whole(environ, "WORKER_FAST_THREADS"),
@@ -40,6 +43,7 @@ class Config:
             "SPORTS_SERVICES": self.services,
             "SPORTS_SMTP_PORT": self.smtp_port,
             "SPORTS_REMINDERS_EVERY": self.reminders_every,
+            "SPORTS_METRICS_DAYS": self.metrics_days,
             "SPORTS_PAGER_SECRET": self.pager_secret,
             "DUTIFUL_PROFILE": self.profile,
             "WORKER_FAST_THREADS": self.fast_threads,

@@ -20,7 +20,7 @@ from dutiful import (
 from examples.sports_sites.views import Views
 
 PRIORITY, ATTEMPTS = 100, 3
-LISTED = 1_000
+PAGE = 1_000
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,12 @@ class Jobs:
 
     async def by_correlation(self, correlation_id: str) -> list[JobRecord]:
         """All jobs that one action of a user has caused, the first one first."""
-        found = await self._app.jobs(correlation_id=correlation_id, limit=LISTED)
-        return sorted(found, key=lambda job: job.id)
+        page = await self._app.jobs(correlation_id=correlation_id, limit=PAGE)
+        found = list(page)
+        while page.next is not None:
+            page = await self._app.jobs(correlation_id=correlation_id, limit=PAGE, before=page.next)
+            found += page
+        return sorted(found, key=lambda job: (job.created_at, job.id))
 
     async def stats(self, views: Views) -> Stats:
         (row,) = await views.rows("select * from job_queue_stats")
@@ -98,8 +102,13 @@ class Jobs:
 
     async def dead_letters(self) -> list[DeadLetter]:
         """Dead letters that are not acknowledged, the newest first."""
+        letters = (await self._app.operator(self._by)).dead_letters
         wanted = DeadLetterFilter(status=[ReviewState.PENDING_REVIEW])
-        return await (await self._app.operator(self._by)).dead_letters.search(wanted, limit=LISTED)
+        found = page = await letters.search(wanted, limit=PAGE)
+        while len(page) == PAGE:
+            page = await letters.search(wanted, limit=PAGE, after=found[-1].cursor)
+            found = found + page
+        return found
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter:
         return await (await self._app.operator(self._by)).dead_letters.get(job_id)

@@ -1,5 +1,6 @@
 """Mail: sent through a breaker; reminders of overdue sites."""
 
+import logging
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -8,6 +9,8 @@ from dutiful import Context, Inject
 from examples.sports_sites.jobs import Jobs
 from examples.sports_sites.services import Emailer
 from examples.sports_sites.sites import Sites
+
+log = logging.getLogger("register")  # each line has the id and the correlation id of its job
 
 Address = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=254)]
 Template = Literal["welcome", "reminder", "site-changed"]
@@ -21,6 +24,7 @@ def email(
     emailer: Emailer = Inject("emailer"),
 ) -> None:
     """Sends a message with the job's id, so that a duplicate after a crash is recognised."""
+    log.info("sending email %s", template)
     with ctx.breaker("email-service"):
         emailer.send(ctx.public_id, to, template, data or {})
 
@@ -28,6 +32,7 @@ def email(
 async def produce_reminders(ctx: Context, db: Sites = Inject("db"), jobs: Jobs = Inject("jobs")) -> dict[str, int]:
     """Enqueues one mail for each overdue reminder, once: by a unique key, and then marked as done."""
     overdue = db.overdue()
+    log.info("reminding of %d sites", len(overdue))
     for reminder in overdue:
         await jobs.enqueue(
             "email",

@@ -39,7 +39,7 @@ async def install(console: Console, config: Config, database_url: str | None) ->
     app = sports_app(config, database_url)
     await app.migrate()
     async with app, views(app) as tables:
-        await tables.install()
+        await tables.install(config.metrics_days)
     where = f"in the schema {SCHEMA}" if app.settings.database_url.startswith("postgres") else "in the file of jobs"
     console.print(f"The views are {where}: jobs, dead_letter_jobs, job_queue_health and others.", soft_wrap=True)
 

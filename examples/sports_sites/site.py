@@ -102,7 +102,10 @@ def sports_site(app: Dutiful, config: Config) -> ASGIApp:
     async def switch(service: str, asked: Switch) -> None:
         """Breaks a service, or repairs it."""
         async with httpx2.AsyncClient(timeout=5) as http:
-            answer = await http.put(f"{config.services}/switch/{service}", json={"failing": asked.failing})
+            try:
+                answer = await http.put(f"{config.services}/switch/{service}", json={"failing": asked.failing})
+            except httpx2.HTTPError as error:
+                raise HTTPException(503, f"nothing answers at {config.services}; start it with --world") from error
         if answer.status_code != 204:
             raise HTTPException(answer.status_code, f"there is no service {service:.40} to switch")
 
@@ -133,10 +136,10 @@ def _status(job: Any) -> str:
             return "processing"
         case State.FAILED:
             return "dead"
-        case State.SCHEDULED if job.attempt > 0:
-            return "failed"  # and will be tried again
         case State.COMPLETED | State.COMPLETED_WITH_ERRORS | State.CANCELLED:
             return str(job.state)
+        case _ if job.error is not None:
+            return "failed"  # and will be tried again
         case _:
             return "pending"
 

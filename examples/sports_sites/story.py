@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -242,10 +243,16 @@ class Story:
         return {
             "the change caused five jobs, in one tree": tree
             == [("analysis", 0), ("elevation", 0), ("email", 0), ("integration", 0), ("webhook", 1)],
+            "the log of the worker has its correlation id, from all five": len(self._logged(ACTION)) == 5,
             "none of the five quick kinds waited for an analysis": self.held_up == 0,
             "each site has one index, the same from each analysis": len(found) == len(SITES),
             "each of nine mails was sent once, including the reminder": len(set(mails)) == len(mails) == 9,
         }
+
+    def _logged(self, correlation_id: str) -> set[str]:
+        """The kinds whose handlers have logged a line for this action."""
+        line = re.compile(rf" INFO register .* kind=(\S+) .*correlation_id={correlation_id}\b")
+        return set(line.findall(self.worker.log.read_text()))
 
     async def _trouble(self) -> dict[str, bool]:
         failing = await self.tables.rows("select service_name, state from circuit_breakers where failure_count > 0")

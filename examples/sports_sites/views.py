@@ -9,14 +9,15 @@ from typing import Any, Protocol
 from dutiful import Dutiful
 
 HERE = Path(__file__).parent / "views"
+METRICS_DAYS = 90  # that metrics of deleted jobs are kept
 SCHEMA = "sports"  # on Postgres; in a SQLite file, Dutiful's own tables have a prefix
 JSON = ("payload", "original_job", "error_details")
 Row = dict[str, Any]
 
 
 class Views(Protocol):
-    async def install(self) -> None:
-        """Creates the views; idempotent."""
+    async def install(self, metrics_days: int = METRICS_DAYS) -> None:
+        """Creates the views; idempotent. Metrics of jobs that were deleted stay for so many days."""
 
     async def rows(self, statement: str, *params: Any) -> list[Row]: ...
 
@@ -44,9 +45,9 @@ class _Sqlite:
         self._connection = connection
         connection.set_busy_timeout(30_000)
 
-    async def install(self) -> None:
+    async def install(self, metrics_days: int = METRICS_DAYS) -> None:
         with self._connection:
-            self._connection.execute((HERE / "sqlite.sql").read_text())
+            self._connection.execute((HERE / "sqlite.sql").read_text().replace("{days}", str(metrics_days)))
 
     async def rows(self, statement: str, *params: Any) -> list[Row]:
         cursor = self._connection.execute(statement, params)
@@ -62,10 +63,10 @@ class _Postgres:
         self._connection = connection
         self._names = {"{dutiful}": f'"{dutiful}"', "{views}": f'"{schema}"'}
 
-    async def install(self) -> None:
+    async def install(self, metrics_days: int = METRICS_DAYS) -> None:
         script = (HERE / "postgres.sql").read_text()
-        for name, quoted in self._names.items():
-            script = script.replace(name, quoted)
+        for name, text in {**self._names, "{days}": str(metrics_days)}.items():
+            script = script.replace(name, text)
         await self._connection.execute(script)
 
     async def rows(self, statement: str, *params: Any) -> list[Row]:

@@ -94,11 +94,14 @@ def test_diversity_is_shannons_index_weighed_by_who_lives_there() -> None:
     ],
 )
 @pytest.mark.req("L32")
-def test_a_payload_that_does_not_fit_its_type_is_refused(
+async def test_a_payload_that_does_not_fit_its_type_is_refused(
     tmp_path: Path, kind: str, payload: dict[str, Any], field: str
 ) -> None:
-    problems = sports_app(Config(folder=tmp_path)).validate(kind, payload)
-    assert field in [problem.field.partition("[")[0] for problem in problems]
+    async with sports_app(Config(folder=tmp_path), f"sqlite:///{tmp_path}/jobs.db") as app:
+        assert field in [problem.field.partition("[")[0] for problem in app.validate(kind, payload)]
+        with pytest.raises(PayloadInvalid, match=field):
+            await Jobs(app).enqueue(kind, payload)
+        assert len(await app.jobs()) == 0
 
 
 @pytest.mark.parametrize("app_url", ONLY, indirect=True)
@@ -132,6 +135,24 @@ async def test_every_type_has_three_attempts_by_whatever_door(sports: Register) 
     jobs = await sports.app.jobs()
     assert {by_code.id, by_kind.id} < {job.id for job in jobs} and len(jobs) == 4
     assert {job.max_attempts for job in jobs} == {3} == {scheduled["max_attempts"]}
+
+
+@pytest.mark.req("L13", "L24", "L38", "L47", "L48")
+async def test_a_job_is_tried_three_times_or_as_often_as_was_asked_for(sports: Register) -> None:
+    sports.services.fail("mail")
+    app = sports.another_app(retry_base="1ms", retry_max="2ms", breaker_failures=100)
+    async with app, sports.working(app):
+        default = await Jobs(app).enqueue("email", WELCOME)
+        once = await Jobs(app).enqueue("email", WELCOME, max_attempts=1)
+        often = await Jobs(app).enqueue("email", WELCOME, max_attempts=5)
+        for job in (default, once, often):
+            await sports.becomes(job.id, State.FAILED)
+    rows = [await sports.row(job.id) for job in (default, once, often)]
+    assert [(row["status"], row["attempts"], row["max_attempts"]) for row in rows] == [
+        ("dead", 3, 3), ("dead", 1, 1), ("dead", 5, 5),
+    ]  # fmt: skip
+    assert sports.services.called["mail"] == 9
+    assert {letter.id for letter in await sports.jobs.dead_letters()} == {default.id, once.id, often.id}
 
 
 @pytest.mark.parametrize("app_url", ONLY, indirect=True)

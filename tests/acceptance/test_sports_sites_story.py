@@ -18,7 +18,7 @@ def _run_story(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.req(
-    "L1", "L2", "L3", "L5", "L6", "L7", "L8", "L36", "L40", "L48", "L56", "L58", "L69", "L70", "L71", "L72"
+    "L1", "L2", "L3", "L5", "L6", "L7", "L8", "L36", "L40", "L48", "L51", "L56", "L58", "L69", "L70", "L71", "L72"
 )
 @pytest.mark.req("L80", "L85", "L87", "L89", "L93", "L97", "L98", "L102")
 def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
@@ -26,7 +26,7 @@ def test_the_story_ends_by_itself_and_adds_up(app_url: str) -> None:
     before = _tables(app_url) if postgres else []
     done = _run_story("--database-url", app_url) if postgres else _run_story()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert done.stdout.count("✓") == 10 and "✗" not in done.stdout
+    assert done.stdout.count("✓") == 11 and "✗" not in done.stdout
     assert not postgres or _tables(app_url) == before, "it removes what it made, so that it can be repeated"
 
 

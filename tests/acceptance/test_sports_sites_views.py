@@ -16,9 +16,10 @@ import asyncpg
 import pytest
 from sports import Register, register, until
 
-from dutiful import State
+from dutiful import PauseScope, State, UsageError
 from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
 from dutiful.core.job import ClaimToken
+from examples.sports_sites import jobs
 from examples.sports_sites.jobs import Stats
 
 COLUMNS = {
@@ -26,6 +27,7 @@ COLUMNS = {
     "completed_at", "error_message", "last_error", "last_error_at", "correlation_id", "parent_job_id", "created_by",
     "dedup_key", "created_at", "updated_at",
 }  # fmt: skip
+NEWS: dict[str, Any] = {"lipas-ids": [12345], "operation-type": "update", "initiated-by": "ada"}
 ROOT = Path(__file__).parents[2]
 REFUSED = (apsw.Error, asyncpg.PostgresError)
 
@@ -40,10 +42,11 @@ def _moment(value: Any) -> datetime:
     return value if isinstance(value, datetime) else datetime.fromisoformat(value)
 
 
-@pytest.mark.req("L1", "L9", "L10", "L11", "L12", "L13", "L14", "L18", "L19", "L20")
+@pytest.mark.req("L1", "L9", "L10", "L11", "L12", "L13", "L14", "L18", "L19", "L20", "L43")
 async def test_a_new_job_has_every_column_with_its_default(sports: Register) -> None:
     before = datetime.now(UTC)
-    plain = await sports.row((await sports.jobs.enqueue("produce-reminders")).id)
+    made = await sports.jobs.enqueue("produce-reminders")
+    plain = await sports.row(made.id)
     assert set(plain) == COLUMNS
     assert (plain["type"], plain["payload"], plain["status"]) == ("produce-reminders", {}, "pending")
     assert (plain["priority"], plain["attempts"], plain["max_attempts"]) == (100, 0, 3)
@@ -51,7 +54,13 @@ async def test_a_new_job_has_every_column_with_its_default(sports: Register) -> 
         assert abs(_moment(plain[name]) - before) < timedelta(minutes=1)
     for name in ("started_at", "completed_at", "error_message", "last_error", "last_error_at", "parent_job_id"):
         assert plain[name] is None
-    assert UUID(plain["correlation_id"]) and (plain["created_by"], plain["dedup_key"]) == ("ada", None)
+    assert (plain["created_by"], plain["dedup_key"]) == ("ada", None)
+    assert UUID(plain["correlation_id"]) == made.id, "an id of its own"
+    assert [job.id for job in await sports.jobs.by_correlation(plain["correlation_id"])] == [made.id]
+    for text in ("user-action-123", "Käyttäjä 7 / ☃", "x" * 200):
+        given = await sports.jobs.enqueue("produce-reminders", correlation_id=text)
+        assert (await sports.row(given.id))["correlation_id"] == text
+        assert [job.id for job in await sports.jobs.by_correlation(text)] == [given.id]
 
 
 @pytest.mark.req("L12", "L13", "L14", "L16", "L18", "L34", "L35", "L36", "L37", "L38")
@@ -147,6 +156,65 @@ async def test_metrics_of_jobs_stay_when_the_jobs_are_removed(sports: Register) 
     assert await sports.views.rows("select * from jobs") == []
 
 
+@pytest.mark.req("L28")
+async def test_metrics_of_removed_jobs_are_kept_for_a_time_and_not_for_ever(sports: Register) -> None:
+    await sports.views.install(metrics_days=30)
+
+    async def run_and_remove(count: int) -> int:
+        async with sports.working():
+            for _ in range(count):
+                await sports.becomes((await sports.jobs.enqueue("produce-reminders")).id, State.COMPLETED)
+        return await sports.jobs.remove_finished(timedelta(0))
+
+    assert await run_and_remove(3) == 3
+    recorded = [row["recorded_at"] for row in await sports.views.rows("select recorded_at from job_metrics order by 1")]
+    for at, days in zip(recorded, (29, 31, 400), strict=True):
+        aged = _moment(at) - timedelta(days=days)
+        if sports.database_url.startswith("postgres"):
+            await sports.views.rows("update kept_metrics set recorded_at = $1 where recorded_at = $2", aged, at)
+        else:
+            moved = aged.strftime("%Y-%m-%dT%H:%M:%S.%f")[:23] + "Z"
+            await sports.views.rows("update kept_metrics set recorded_at = ? where recorded_at = ?", moved, at)
+    assert await run_and_remove(1) == 1
+
+    kept = [_moment(row["recorded_at"]) for row in await sports.views.rows("select * from job_metrics order by 5")]
+    assert [(datetime.now(UTC) - at).days for at in kept] == [29, 0]
+
+
+@pytest.mark.req("L19")
+async def test_a_job_was_updated_when_it_last_changed(sports: Register) -> None:
+    async def age(job_id: UUID) -> timedelta:
+        row = await sports.row(job_id)
+        return _moment(row["updated_at"]) - _moment(row["created_at"])
+
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    waiting = await sports.jobs.enqueue("produce-reminders", run_at=tomorrow)
+    paused = await sports.jobs.enqueue("webhook", NEWS)
+    operator = await sports.app.operator("ada")
+    await operator.fleet.pause(PauseScope.KIND, "webhook", "the partner moves")
+    await operator.breakers.open("email-service", reason="the mail server moves")
+    async with sports.working():
+        rejected = await sports.jobs.enqueue("email", {"to": "ada@club.example", "template": "welcome"})
+        for job in (paused, rejected):
+            await sports.becomes(job.id, State.BLOCKED)
+    assert await age(waiting.id) == timedelta(0)
+    assert await age(paused.id) > timedelta(0) and await age(rejected.id) > timedelta(0)
+    assert (await sports.row(rejected.id))["status"] == "pending", "no attempt was counted"
+
+
+@pytest.mark.req("L40", "L60", "L97")
+async def test_lists_are_complete_and_in_order_however_long_they_are(
+    sports: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PAGE", 3)
+    made = [(await sports.jobs.enqueue("webhook", NEWS, correlation_id="user-action-123")).id for _ in range(7)]
+    await sports.jobs.enqueue("webhook", NEWS, correlation_id="user-action-124")
+    assert [job.id for job in await sports.jobs.by_correlation("user-action-123")] == made
+    for job in made[:6]:
+        await sports.jobs.move_to_dead_letter(job, "Permanent validation error")
+    assert [letter.id for letter in await sports.jobs.dead_letters()] == made[5::-1], "the newest first"
+
+
 @pytest.mark.req("L39")
 async def test_the_queue_is_summed_up_in_four_numbers(sports: Register) -> None:
     assert await sports.jobs.stats(sports.views) == Stats(0, 0, 0, 0)
@@ -180,13 +248,22 @@ async def test_the_queue_is_summed_up_in_four_numbers(sports: Register) -> None:
 @pytest.mark.req("L12", "L25")
 async def test_the_database_refuses_any_other_status_and_a_negative_priority(sports: Register) -> None:
     job = await sports.jobs.enqueue("produce-reminders")
+    dead = await sports.jobs.enqueue("produce-reminders")
+    await sports.jobs.move_to_dead_letter(dead.id, "Permanent validation error")
+    await (await sports.app.operator("ada")).breakers.open("email-service")
     postgres = sports.database_url.startswith("postgres")
     tables = "dutiful." if postgres else "dutiful_"
     for statement in (
         "update jobs set status = 'paused'",
         "update jobs set priority = -1",
         "insert into jobs (type, status) values ('email', 'limbo')",
+        "update circuit_breakers set state = 'limbo'",
+        "update dead_letter_jobs set acknowledged_by = 'ada'",
+        "delete from job_metrics",
         f"update {tables}job set priority = -1",
+        f"update {tables}breaker set state = 'limbo'",
+        f"update {tables}dead_letter set status = 'limbo'",
+        f"update {tables}finished set state = 'limbo'",
         f"insert into {tables}finished (job_id, state, attempt, crashes, finished_at)"
         f" select id, 'limbo', 0, 0, created_at from {tables}job",
     ):
@@ -195,8 +272,12 @@ async def test_the_database_refuses_any_other_status_and_a_negative_priority(spo
     if postgres:
         with pytest.raises(asyncpg.CheckViolationError):
             await sports.views.rows("select dutiful.enqueue('produce-reminders', p_priority => -1)")
+    for door in (sports.app.enqueue("produce-reminders", priority=-1), sports.app.jobs(state="limbo")):
+        with pytest.raises(UsageError, match="must be"):
+            await door
     assert (await sports.row(job.id))["status"] == "pending"
-    assert len(await sports.views.rows("select * from jobs")) == 1
+    assert (await sports.row(dead.id))["status"] == "dead"
+    assert len(await sports.views.rows("select * from jobs")) == 2
 
 
 @pytest.mark.req("L27", "L75")

@@ -1,4 +1,4 @@
--- The queue in the register's own terms: read-only views over the tables of Dutiful in the same file.
+-- The queue in the register's own terms: views over the tables of Dutiful in the same file.
 
 DROP VIEW IF EXISTS job_queue_stats;
 DROP VIEW IF EXISTS job_queue_health;
@@ -12,24 +12,28 @@ DROP VIEW IF EXISTS jobs;
 -- is not here.
 CREATE VIEW jobs AS
 WITH place AS (
-    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END AS status, attempt, NULL AS run_at,
-           NULL AS started_at, NULL AS finished_at, NULL AS error
+    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END AS status, attempt, NULL AS since,
+           NULL AS run_at, NULL AS started_at, NULL AS finished_at, NULL AS error
     FROM dutiful_ready
     UNION ALL
-    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END, attempt, run_at, NULL, NULL, NULL
+    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END, attempt, NULL, run_at, NULL, NULL,
+           NULL
     FROM dutiful_scheduled
     UNION ALL
-    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END, attempt, run_at, NULL, NULL, NULL
+    SELECT job_id, CASE WHEN attempt + crashes > 0 THEN 'failed' ELSE 'pending' END, attempt, since, run_at, NULL, NULL,
+           NULL
     FROM dutiful_blocked
     UNION ALL
-    SELECT job_id, 'processing', attempt, NULL, claimed_at, NULL, NULL FROM dutiful_lease
+    SELECT job_id, 'processing', attempt, NULL, NULL, claimed_at, NULL, NULL FROM dutiful_lease
     UNION ALL
-    SELECT job_id, CASE state WHEN 'failed' THEN 'dead' ELSE 'completed' END, attempt, NULL, claimed_at, finished_at,
-           CASE state WHEN 'failed' THEN errors -> '$[0]' END
+    SELECT job_id, CASE state WHEN 'failed' THEN 'dead' ELSE 'completed' END, attempt, NULL, NULL, claimed_at,
+           finished_at, CASE state WHEN 'failed' THEN errors -> '$[0]' END
     FROM dutiful_finished WHERE state <> 'cancelled'
 ), error AS (
     SELECT a.job_id, a.error, a.ended_at, max(a.id) AS id
     FROM dutiful_attempt a WHERE a.outcome IN ('failed', 'timed_out', 'lost') GROUP BY a.job_id
+), changed AS (
+    SELECT a.job_id, max(a.ended_at) AS at FROM dutiful_attempt a WHERE a.outcome <> 'refused' GROUP BY a.job_id
 ), named AS (
     SELECT id, lower(hex(id)) AS hex FROM dutiful_job
 ), spelt AS (
@@ -50,13 +54,14 @@ SELECT s.text AS id, j.kind AS type, j.payload, p.status, j.priority, p.attempt 
        coalesce(j.correlation_id, s.text) AS correlation_id, o.text AS parent_job_id, j.created_by,
        j.options ->> '$.unique' AS dedup_key,
        strftime('%FT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
-       strftime('%FT%H:%M:%fZ', max(j.created_at, coalesce(e.ended_at, 0), coalesce(p.started_at, 0),
+       strftime('%FT%H:%M:%fZ', max(j.created_at, coalesce(c.at, 0), coalesce(p.since, 0), coalesce(p.started_at, 0),
                                     coalesce(p.finished_at, 0)) / 1e6, 'unixepoch') AS updated_at
 FROM dutiful_job j
 JOIN place p ON p.job_id = j.id
 JOIN spelt s ON s.id = j.id
 LEFT JOIN spelt o ON o.id = j.parent_id
-LEFT JOIN error e ON e.job_id = j.id;
+LEFT JOIN error e ON e.job_id = j.id
+LEFT JOIN changed c ON c.job_id = j.id;
 
 CREATE VIEW dead_letter_jobs AS
 SELECT b.job ->> '$.id' AS id,
@@ -94,16 +99,21 @@ SELECT r.job_id, j.kind AS job_type, r.status, (r.ended_at - r.claimed_at) / 100
 FROM run r
 JOIN dutiful_job j ON j.id = r.job_id;
 
--- What is known of jobs that were deleted.
+-- What is known of jobs that were deleted, for {days} days.
 CREATE TABLE IF NOT EXISTS kept_metrics (
     job_type TEXT NOT NULL, status TEXT NOT NULL, duration_ms INTEGER, queue_time_ms INTEGER, recorded_at TEXT NOT NULL
 ) STRICT;
+CREATE INDEX IF NOT EXISTS kept_metrics_time ON kept_metrics (recorded_at);
 
--- A job's finished row is deleted first, so that the rest is still there.
+-- A job's finished row is deleted first, so that the rest is still there. Rows come only here, so here old ones go, in
+-- bounded steps.
 DROP TRIGGER IF EXISTS sports_keep_metrics;
 CREATE TRIGGER sports_keep_metrics BEFORE DELETE ON dutiful_finished BEGIN
     INSERT INTO kept_metrics (job_type, status, duration_ms, queue_time_ms, recorded_at)
     SELECT job_type, status, duration_ms, queue_time_ms, recorded_at FROM attempt_metrics WHERE job_id = OLD.job_id;
+    DELETE FROM kept_metrics WHERE rowid IN (
+        SELECT rowid FROM kept_metrics WHERE recorded_at < strftime('%FT%H:%M:%fZ', 'now', '-{days} days')
+        ORDER BY recorded_at LIMIT 100);
 END;
 
 CREATE VIEW job_metrics AS
