@@ -150,6 +150,7 @@ async def test_no_job_is_lost_or_ends_twice_in_a_long_run_of_kills(store: Store,
     await survive_kills(store, tmp_path, briefs=100_000, lengthies=40, kills=150, doomed=4, within=1200)
 
 
+@pytest.mark.req("L92")
 async def test_a_job_that_kills_its_worker_fails_alone(store: Store, tmp_path: Path) -> None:
     async with fault_jobs.fleet(store, tmp_path, lease="2s") as fleet:
         innocent = await fault_jobs.nothing.enqueue_many({} for _ in range(250))

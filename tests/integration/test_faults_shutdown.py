@@ -5,6 +5,7 @@ from signal import SIGINT, SIGQUIT, SIGTERM, SIGTTIN
 from typing import Any
 
 import fault_jobs
+import pytest
 from fault_jobs import executions
 
 from dutiful.client.client import JobHandle
@@ -35,6 +36,7 @@ async def assert_given_back(store: Store, *jobs: JobHandle[Any]) -> None:
         assert await store.queries.attempts(job.id) == []
 
 
+@pytest.mark.req("L8", "L92")
 async def test_a_stop_lets_running_jobs_finish_and_releases_those_claimed_ahead(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(store, tmp_path) as fleet:

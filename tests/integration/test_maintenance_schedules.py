@@ -60,9 +60,9 @@ async def past_due(app: Dutiful, store: Store, clock: Clock) -> datetime:
 @pytest.mark.req("L71")
 @pytest.mark.parametrize("app_url", EVERYWHERE, indirect=True)
 @pytest.mark.req("L101")
-async def test_three_workers_make_each_firing_once(tick: Dutiful) -> None:
+async def test_three_workers_make_each_firing_of_a_cron_expression_once(tick: Dutiful) -> None:
     clock = Clock()
-    tick.schedule(tick.kind("tick"), every="10m", payload={"note": "cron"}, tenant="acme")
+    tick.schedule(tick.kind("tick"), "5-59/10 * * * *", payload={"note": "cron"}, tenant="acme")
     async with AsyncExitStack() as stack:
         for _ in range(3):
             client = await stack.enter_async_context(clocked(tick, clock))
@@ -73,6 +73,7 @@ async def test_three_workers_make_each_firing_once(tick: Dutiful) -> None:
 
         await eventually(declared)
         first = (await only(client.store)).next_at
+        assert (first.minute % 10, first.second) == (5, 0), "as the expression says"
         for n in range(3):
             clock.move_to(first + n * TEN)
 
