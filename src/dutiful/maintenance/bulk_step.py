@@ -22,6 +22,8 @@ from dutiful.store.dead_letters import BulkRun, BulkState, BulkStep, DeadLetter,
 
 log = logging.getLogger("dutiful.bulk")
 PAGE = 500
+# Payloads may be large, so a step that needs them reads a few dead letters at a time, until it has this many bytes.
+PART, PART_BYTES = 16, 4 * 1024 * 1024
 REASON_LIMIT = 500
 NOT_APPLIED = (
     "another caller was faster, another job holds the unique key of its new one, or the database's rules forbid its "
@@ -67,7 +69,7 @@ async def _step(
     limit: int,
     refused: str | None,
 ) -> tuple[BulkRun | None, QueueLevels]:
-    page = await store.search(run.filter, after=run.cursor, limit=limit, details=run.act is ReviewAct.REPROCESS)
+    page, last = await _page(store, run, limit)
     now = datetime.now(UTC)
     reviews: list[Review] = []
     skipped: dict[UUID, str] = {}
@@ -84,7 +86,6 @@ async def _step(
         if review.job is not None and review.job.unique is not None:
             taken.add(review.job.unique.key)
         reviews.append(review)
-    last = len(page) < limit
     bulk_step = BulkStep(
         run_id=run.id,
         after=run.cursor,
@@ -98,6 +99,22 @@ async def _step(
     applied = {one.id for one in reviewed if one.applied}
     levels = frozenset((r.job.queue, r.job.priority) for r in reviews if r.job is not None and r.id in applied)
     return await store.bulk_run(run.id), levels
+
+
+async def _page(store: DeadLetterStore, run: BulkRun, limit: int) -> tuple[list[DeadLetter], bool]:
+    """The next dead letters of the run, and whether they are the last; fewer than `limit` if they are large."""
+    details = run.act is ReviewAct.REPROCESS
+    page: list[DeadLetter] = []
+    after, size = run.cursor, 0
+    while len(page) < limit and size < PART_BYTES:
+        few = min(PART, limit - len(page)) if details else limit
+        part = await store.search(run.filter, after=after, limit=few, details=details)
+        page += part
+        if len(part) < few:
+            return page, True
+        after = part[-1].cursor
+        size += sum(len(msgspec.json.encode(letter.job)) for letter in part) if details else 0
+    return page, False
 
 
 async def _store(

@@ -25,22 +25,22 @@ class Rewiring:
         self._taken: list[str] = []
         self.gone: set[UUID] = set()  # jobs that retention has deleted
 
-    def job(self, record: JobRecord, letter: DeadLetter | None, edges: Sequence[Edge]) -> NewJob:
+    def job(self, ended: JobRecord | DeadLetter, edges: Sequence[Edge]) -> NewJob:
         """The job that runs this one again, after those that run its parents again."""
         fresh, by, kinds = uuid_utils.compat.uuid7(), self._actor.principal.name, self._actor.kinds
-        if letter is None:
-            job = run_again(record, id=fresh, by=by, kinds=kinds)
+        if isinstance(ended, JobRecord):
+            job = run_again(ended, id=fresh, by=by, kinds=kinds)
         else:
-            job = new_job(letter, id=fresh, by=by, at=datetime.now(UTC), kinds=kinds, taken=self._taken)
+            job = new_job(ended, id=fresh, by=by, at=datetime.now(UTC), kinds=kinds, taken=self._taken)
             if job.unique is not None:
                 self._taken.append(job.unique.key)
         kept = [edge for edge in edges if self.latest(edge.needs_id) not in self.gone]
-        self._new[record.id] = fresh
+        self._new[ended.id] = fresh
         return msgspec.structs.replace(
             job,
             depends_on=tuple(self.latest(edge.needs_id) for edge in kept),
             policies=tuple(edge.policy for edge in kept),
-            options=self._options(record, job.options),
+            options=self._options(ended.id, job.options),
         )
 
     def latest(self, job_id: UUID) -> UUID:
@@ -49,20 +49,20 @@ class Rewiring:
             job_id = self._new[job_id]
         return job_id
 
-    def _options(self, record: JobRecord, text: str | None) -> str | None:
+    def _options(self, job_id: UUID, text: str | None) -> str | None:
         options = {} if text is None else msgspec.json.decode(text)
         if not isinstance(results := options.get("results"), dict):
             return text
-        options["results"] = {name: self._renamed(record, name, one) for name, one in results.items()}
+        options["results"] = {name: self._renamed(job_id, name, one) for name, one in results.items()}
         return msgspec.json.encode(options).decode()
 
-    def _renamed(self, record: JobRecord, name: str, found: Any) -> Any:
+    def _renamed(self, job_id: UUID, name: str, found: Any) -> Any:
         if isinstance(found, list):
-            return [self._renamed(record, name, one) for one in found]
+            return [self._renamed(job_id, name, one) for one in found]
         latest = self.latest(UUID(found))
         if latest in self.gone:
             raise IllegalTransition(
-                f"job {ids.public(record.id)} cannot be run again: its {name} was the result of "
+                f"job {ids.public(job_id)} cannot be run again: its {name} was the result of "
                 f"{ids.public(latest)}, which retention has deleted; enqueue the workflow anew"
             )
         return str(latest)

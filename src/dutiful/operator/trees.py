@@ -1,6 +1,6 @@
 """Trees: how far all jobs of one correlation id are, cancelling them, and running again what failed."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from graphlib import TopologicalSorter
 from itertools import groupby
 from typing import Any
@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.errors import IllegalTransition, UsageError
-from dutiful.core.job import Insertion, JobRecord, NewJob, OnFailure
+from dutiful.core.job import Insertion, NewJob, OnFailure
 from dutiful.core.review.audit import AuditOutcome
-from dutiful.core.review.state import OPEN, ReviewAct
+from dutiful.core.review.state import OPEN, ReviewAct, ReviewState
 from dutiful.core.states import State
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, recordable
@@ -24,6 +24,7 @@ from dutiful.store.queries import JobFilter
 from dutiful.store.trees import TreeProgress
 
 PAGE = 1_000
+PART_BYTES = 4 * 1024 * 1024  # of payloads that are in memory at a time, and one payload more
 UNCOMPLETED = (State.FAILED, State.CANCELLED)
 
 
@@ -81,38 +82,34 @@ class Trees(OperatorPart):
 
     async def _plan(self, correlation_id: str, cancelled: bool) -> "Plan":
         members = await self._members(correlation_id)
-        again = {job.retry_of: job.id for job in members if job.retry_of is not None}
-        dead = [job for job in members if job.state in UNCOMPLETED and job.id not in again]
-        edges = await self._edges([job.id for job in dead])
-        letters = {job.id: await self._dead_letters.by_job(job.id) for job in dead if job.state is State.FAILED}
-        failed = [job_id for job_id, letter in letters.items() if letter is None or letter.status in OPEN]
+        again = {one.retry_of: one.id for one in members if one.retry_of is not None}
+        dead = [one for one in members if one.state in UNCOMPLETED and one.id not in again]
+        edges = await self._edges([one.id for one in dead])
+        letters = await self._letters([one.id for one in dead if one.state is State.FAILED])
+        failed = [
+            one.id for one in dead if one.state is State.FAILED and (one.id not in letters or letters[one.id] in OPEN)
+        ]
         hit = {*failed, *again}
-        by_hand = [job.id for job in dead if job.state is State.CANCELLED] if cancelled else []
-        order = _order([*failed, *by_hand], hit, {job.id for job in dead if job.state is State.CANCELLED}, edges)
-        details = {job.id: job for job in await self._members(correlation_id, *UNCOMPLETED)}
-        records = {job_id: details[job_id] for job_id in order if job_id in details}
-        return Plan(list(records), records, letters, edges, again)
+        by_hand = [one.id for one in dead if one.state is State.CANCELLED] if cancelled else []
+        order = _order([*failed, *by_hand], hit, {one.id for one in dead if one.state is State.CANCELLED}, edges)
+        return Plan(order, letters.keys(), edges, again, {one.id for one in members})
 
-    async def _members(self, correlation_id: str, *states: State) -> list[JobRecord]:
-        """Without details, unless of these states."""
-        found: list[JobRecord] = []
-        for state in states or (None,):
-            before: UUID | None = None
-            while True:
-                page = await self._store.queries.jobs(
-                    JobFilter(
-                        correlation_id=correlation_id,
-                        state=state,
-                        tenant=self._actor.tenant,
-                        before=before,
-                        limit=PAGE,
-                        details=bool(states),
-                    )
-                )
-                found += page
-                if (before := page.next) is None:
-                    break
-        return sorted(found, key=lambda job: job.id)
+    async def _members(self, correlation_id: str) -> list["Ended"]:
+        """Without payloads, whose sum may be larger than memory."""
+        found: list[Ended] = []
+        wanted = JobFilter(correlation_id=correlation_id, tenant=self._actor.tenant, limit=PAGE, details=False)
+        while True:
+            page = await self._store.queries.jobs(wanted)
+            found += [Ended(job.id, job.state, job.retry_of) for job in page]
+            if page.next is None:
+                return sorted(found, key=lambda one: one.id)
+            wanted = msgspec.structs.replace(wanted, before=page.next)
+
+    async def _letters(self, job_ids: list[UUID]) -> dict[UUID, ReviewState]:
+        found: dict[UUID, ReviewState] = {}
+        for start in range(0, len(job_ids), PAGE):
+            found |= await self._store.dead_letters.states(job_ids[start : start + PAGE])
+        return found
 
     async def _edges(self, job_ids: list[UUID]) -> dict[UUID, list[Edge]]:
         found: dict[UUID, list[Edge]] = {job_id: [] for job_id in job_ids}
@@ -124,58 +121,82 @@ class Trees(OperatorPart):
     async def _make(self, plan: "Plan", reason: str | None, action: AuditedAction) -> dict[UUID, UUID]:
         """Stores the new jobs in order: those of dead letters by reviews of these, others as they are."""
         rewiring = Rewiring(self._actor, plan.again)
-        needs = {edge.needs_id for job_id in plan.order for edge in plan.edges[job_id]} - set(plan.order)
-        rewiring.gone = await self._gone(needs)
+        needs = {edge.needs_id for job_id in plan.order for edge in plan.edges[job_id]} - plan.members
+        rewiring.gone = {one for one in needs if await self._store.queries.job(one) is None}
         made: dict[UUID, UUID] = {}
-        for is_letter, run in groupby(plan.order, lambda job_id: plan.letters.get(job_id) is not None):
-            old = list(run)
-            jobs = [rewiring.job(plan.records[one], plan.letters.get(one), plan.edges[one]) for one in old]
-            try:
-                stored = await (self._review(old, jobs, plan, reason, action) if is_letter else self._insert(jobs))
-            except UsageError as error:
-                raise IllegalTransition(
-                    f"the tree has changed meanwhile ({error}); what was run again by now stays, so try again"
-                ) from error
-            made |= {one: job.id for one, job, done in zip(old, jobs, stored, strict=True) if done}
+        for is_letter, run in groupby(plan.order, plan.letters.__contains__):
+            async for part in self._parts(run, is_letter, plan, rewiring, reason):
+                try:
+                    stored = await (self._review(part, action) if is_letter else self._insert(part))
+                except UsageError as error:
+                    raise IllegalTransition(
+                        f"the tree has changed meanwhile ({error}); what was run again by now stays, so try again"
+                    ) from error
+                made |= {one.old: one.job.id for one, done in zip(part, stored, strict=True) if done}
         return made
 
-    async def _insert(self, jobs: list[NewJob]) -> list[bool]:
-        return [one.insertion is Insertion.MADE for one in await self._client.submit_many(jobs)]
+    async def _parts(
+        self, job_ids: Iterable[UUID], is_letter: bool, plan: "Plan", rewiring: Rewiring, reason: str | None
+    ) -> AsyncIterator[list["Again"]]:
+        """The new jobs, as many at a time as fit into memory; without those that retention has deleted meanwhile."""
+        part: list[Again] = []
+        size = 0
+        for job_id in job_ids:
+            ended = await (self._dead_letters.by_job(job_id) if is_letter else self._store.queries.job(job_id))
+            if ended is None:
+                continue
+            notes = ended.notes_for(self._actor.principal.name, reason) if isinstance(ended, DeadLetter) else None
+            job = rewiring.job(ended, plan.edges[job_id])
+            part.append(Again(job_id, job, notes))
+            size += len(job.payload)
+            if len(part) >= PAGE or size >= PART_BYTES:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
 
-    async def _review(
-        self, old: list[UUID], jobs: list[NewJob], plan: "Plan", reason: str | None, action: AuditedAction
-    ) -> list[bool]:
-        reviews = []
-        for job_id, job in zip(old, jobs, strict=True):
-            letter = plan.letters[job_id]
-            assert letter is not None
-            notes = letter.notes_for(self._actor.principal.name, reason)
-            event = action.ended(AuditOutcome.SUCCEEDED, {"dead_letter": str(job_id), "new_job": str(job.id)})
-            reviews.append(
-                Review(
-                    id=job_id,
-                    act=ReviewAct.REPROCESS,
-                    by=self._actor.principal.name,
-                    notes=None if notes is None else recordable(notes),
-                    job=job,
-                    event=event,
-                )
+    async def _insert(self, part: list["Again"]) -> list[bool]:
+        return [one.insertion is Insertion.MADE for one in await self._client.submit_many([one.job for one in part])]
+
+    async def _review(self, part: list["Again"], action: AuditedAction) -> list[bool]:
+        reviews = [
+            Review(
+                id=one.old,
+                act=ReviewAct.REPROCESS,
+                by=self._actor.principal.name,
+                notes=None if one.notes is None else recordable(one.notes),
+                job=one.job,
+                event=action.ended(AuditOutcome.SUCCEEDED, {"dead_letter": str(one.old), "new_job": str(one.job.id)}),
             )
+            for one in part
+        ]
         return [one.applied for one in await self._store.dead_letters.review(reviews)]
 
-    async def _gone(self, needs: Collection[UUID]) -> set[UUID]:
-        there = {job.id for job in await self._store.queries.outcomes(list(needs))}
-        return {one for one in needs if one not in there and await self._store.queries.job(one) is None}
+
+class Ended(msgspec.Struct, frozen=True):
+    """What a plan needs of a job of the tree."""
+
+    id: UUID
+    state: State
+    retry_of: UUID | None
+
+
+class Again(msgspec.Struct, frozen=True):
+    """A job, and the one that it runs again."""
+
+    old: UUID
+    job: NewJob
+    notes: str | None  # of the dead letter
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which jobs of a tree are run again, in which order."""
+    """Which jobs of a tree are run again, in which order; ids only."""
 
     order: list[UUID]
-    records: dict[UUID, JobRecord]
-    letters: dict[UUID, DeadLetter | None]
+    letters: Collection[UUID]  # those of them that are dead letters, and others
     edges: dict[UUID, list[Edge]]
     again: dict[UUID, UUID]  # jobs that were run again before, and by which
+    members: set[UUID]  # all jobs of the tree
 
 
 def _order(

@@ -179,6 +179,9 @@ class DeadLetterStore(Protocol):
         Without `details` they have no payload, job, errors and history, and cost the same however large those are.
         """
 
+    async def states(self, job_ids: Sequence[UUID]) -> dict[UUID, ReviewState]:
+        """The state of each of these that is a dead letter."""
+
     async def count(self, filter: DeadLetterFilter) -> int: ...
 
     async def counts(self, filter: DeadLetterFilter) -> DeadLetterCounts: ...

@@ -87,6 +87,16 @@ async def applied(store: Store, *reviews: Review, now: datetime = T0) -> None:
 
 
 class DeadLetterSuite:
+    async def test_the_states_of_several_are_found_by_their_jobs(self, store: Store) -> None:
+        waiting, closed = await fail_one(store), await fail_one(store)
+        await applied(store, act_on(closed, ReviewAct.DISCARD))
+        completed = await finish_one(store)
+
+        states = await store.dead_letters.states([closed.id, completed, new_id(), waiting.id])
+
+        assert states == {waiting.id: ReviewState.PENDING_REVIEW, closed.id: ReviewState.DISCARDED}
+        assert await store.dead_letters.states([]) == {}
+
     async def test_a_list_without_details_has_all_but_what_may_be_large(self, store: Store) -> None:
         claimed = await start_one(store, payload='{"n": 1}', tenant="acme")
         await settle(store, claimed, Failed(NO_SUCH, final=True))

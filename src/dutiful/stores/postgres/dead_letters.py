@@ -57,6 +57,10 @@ class PostgresDeadLetters(Subject):
         statement = self._sql["dead_letters" if details else "dead_letter_summaries"]
         return [_dead_letter(row) for row in await self._db.fetch(statement.replace("{where}", where), *args)]
 
+    async def states(self, job_ids: Sequence[UUID]) -> dict[UUID, ReviewState]:
+        rows = await self._db.fetch(self._sql["dead_letter_states"], list(job_ids))
+        return {job_id: ReviewState(status) for job_id, status in rows}
+
     async def count(self, filter: DeadLetterFilter) -> int:
         where, args = _where(filter)
         count: int = (await self._db.fetch(self._sql["count_dead_letters"].replace("{where}", where), *args))[0][0]

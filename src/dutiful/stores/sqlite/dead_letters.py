@@ -72,6 +72,11 @@ class SqliteDeadLetters(Subject):
         statement = f"{select} {wanted.where} ORDER BY d.died_at DESC, d.job_id DESC LIMIT :limit"
         return [_letter(row) for row in db.rows(statement, wanted.bindings)]
 
+    @reads
+    def states(self, db: Connection, job_ids: Sequence[UUID]) -> dict[UUID, ReviewState]:
+        found = {job_id: db.row(SQL["dead_letter_status"], (job_id.bytes,)) for job_id in job_ids}
+        return {job_id: ReviewState(row[0]) for job_id, row in found.items() if row is not None}
+
     @browses
     def count(self, db: Connection, filter: DeadLetterFilter) -> int:
         wanted = _conditions(filter)

@@ -12,6 +12,12 @@ select job_id as id, status, died_at, kind, queue, tenant, correlation_id, uniqu
        reviewed_by, reviewed_at, acknowledged_by, acknowledged_at, notes, new_job_id, resolution
 from {schema}.dead_letter where {where} order by died_at desc, job_id desc limit $1;
 
+-- name: dead_letter_states
+-- The limit makes it a look-up for each, whatever the statistics say.
+select d.job_id, d.status
+from unnest($1::uuid[]) a (id)
+cross join lateral (select x.job_id, x.status from {schema}.dead_letter x where x.job_id = a.id limit 1) d;
+
 -- name: count_dead_letters
 select count(*) from {schema}.dead_letter where {where};
 
