@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Some images set it. Then each of the many processes that tests start compiles Dutiful again, which takes half its start.
+unexport PYTHONDONTWRITEBYTECODE
+# Checks use one core each, so two run side by side.
+MAKEFLAGS += --jobs=2
 
-.PHONY: demo example practice sports accounts docverse test check bench soak mutants release clean
+.PHONY: demo example practice sports accounts docverse test check lint types collect bench soak mutants release clean
 
 demo: $(READY)
 	$(BIN)/dutiful demo
@@ -25,14 +29,22 @@ docverse: $(READY)
 	$(BIN)/python -m examples.docverse $(DOCVERSE)
 
 # In the order of the folders: the long files come first and the short ones of tests/unit last, so that no worker idles at the end.
-test: check
+test: check collect
 	$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder
 
-check: $(READY)
+check: lint types
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Imports every test, so that bytecode is written once: the workers of `test` would all compile the same files at once.
+collect: $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq --no-header > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 bench: $(VENV)/.bench
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
