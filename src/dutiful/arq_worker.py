@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from arq.connections import ArqRedis
 from arq.worker import Function, Retry, func
 from arq.worker import Worker as Arq
 from redis.exceptions import RedisError
@@ -22,8 +23,18 @@ from dutiful.client.client import Client
 from dutiful.concurrency.cancellation import check_cancelled
 from dutiful.core.errors import BackendAway, ShutdownTimeout, UsageError
 from dutiful.declare.lane import ANY, LaneSettings
-from dutiful.delivery.arq import FUNCTION, ArqBackend, QueueNames, away, connect, decode, encode, settings_of
-from dutiful.delivery.redis_url import RedisAddress, read_redis_url
+from dutiful.delivery.arq import (
+    FUNCTION,
+    ArqBackend,
+    QueueNames,
+    away,
+    connect,
+    connect_bounded,
+    decode,
+    encode,
+    settings_of,
+)
+from dutiful.delivery.redis_url import read_redis_url
 from dutiful.observe.outage import OutageLog
 from dutiful.settings import DEFAULT_QUEUE
 from dutiful.worker.inbox import Inbox, Receipt
@@ -36,6 +47,7 @@ IN_HAND = 20.0  # seconds that a message waits here for a free slot; then anothe
 TIMEOUT = IN_HAND + 10
 POLL_DELAY = 0.1
 LOOK_FOR_QUEUES = 5.0
+CONNECTIONS = 10  # to Redis, however many queues are served
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 LONGEST_DEFERRAL = 60
 LAST_WORDS = 1  # seconds in which the command `arq`, told to stop, may end what it tells Redis of claimed jobs
@@ -59,7 +71,7 @@ class ArqIntake:
         named = {queue for lane in self._lanes for queue in lane.queues} - {ANY}
         serves_all = any(ANY in lane.queues for lane in self._lanes)
         serving: dict[str, asyncio.Task[None]] = {}
-        redis = connect(self._backend.address)
+        redis = connect_bounded(self._backend.address, CONNECTIONS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -68,20 +80,20 @@ class ArqIntake:
                         with suppress(RedisError, OSError, TimeoutError):  # those that take messages report it
                             wanted |= {*await self._backend.names.read_known(redis)}
                     for queue in sorted(wanted - serving.keys()):
-                        serving[queue] = tasks.create_task(self._serve(queue), name=f"dutiful arq {queue}")
+                        serving[queue] = tasks.create_task(self._serve(queue, redis), name=f"dutiful arq {queue}")
                     check_cancelled()
                     await asyncio.sleep(LOOK_FOR_QUEUES)
         finally:
             await redis.aclose(close_connection_pool=True)
 
-    async def _serve(self, queue: str) -> None:
+    async def _serve(self, queue: str, redis: ArqRedis) -> None:
         """Runs an Arq worker, and another one after an error: Arq ends with its connection."""
         pause = FIRST_PAUSE
         while True:
             worker = _ArqWorker(
                 [_function(partial(self.receive, queue))],
                 on_startup=self._on_startup(queue),
-                **self._options(queue),
+                **self._options(queue, redis),
                 handle_signals=False,
             )
             began = asyncio.get_running_loop().time()
@@ -103,9 +115,9 @@ class ArqIntake:
 
         return started
 
-    def _options(self, queue: str) -> dict[str, Any]:
+    def _options(self, queue: str, redis: ArqRedis) -> dict[str, Any]:
         return {
-            **_options(self._backend.address),
+            **_options(redis),
             "queue_name": self._backend.names.key(queue),
             "max_jobs": max(slots_of(self._lanes, queue), 1),
         }
@@ -129,10 +141,10 @@ def slots_of(lanes: Iterable[LaneSettings], queue: str) -> int:
     return sum(lane.slots for lane in lanes if ANY in lane.queues or queue in lane.queues)
 
 
-def _options(address: RedisAddress) -> dict[str, Any]:
+def _options(redis: ArqRedis) -> dict[str, Any]:
     return {
         # Not made by Arq, whose connections would wait for ever for a Redis that hangs.
-        "redis_pool": connect(address),
+        "redis_pool": redis,
         "job_timeout": TIMEOUT,
         "keep_result": 0,
         "max_tries": UNLIMITED,
@@ -174,8 +186,6 @@ async def _close(worker: Arq) -> None:
     for task in [*worker.tasks.values()]:
         task.cancel()
     await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
-    with suppress(RedisError, OSError, TimeoutError):
-        await worker.pool.aclose(close_connection_pool=True)
 
 
 class ArqWorker:
@@ -240,7 +250,7 @@ def worker_settings(app: Dutiful, queue: str = DEFAULT_QUEUE) -> type:
     inside = _InsideArq(app, queue)
     address = read_redis_url(app.settings.redis_url)
     options = {
-        **_options(address),
+        **_options(connect(address)),
         "redis_settings": settings_of(address),  # for `arq --check`
         "functions": [_function(inside.receive)],
         "queue_name": QueueNames(app.settings.redis_prefix).key(queue),

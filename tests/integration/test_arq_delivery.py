@@ -264,6 +264,38 @@ async def _logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
     return any(text in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.req("D3", "D34")
+async def test_a_message_in_another_queue_than_its_jobs_claims_nothing_and_is_sent_again(
+    arq_app: Dutiful, empty_redis: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+    arq_app.configure(lanes="fast=1:fast")
+
+    @arq_app.job
+    async def heavy() -> None:
+        ran.append("heavy")
+
+    job = await heavy.enqueue()
+    await arq_app.close()
+    async with redis.asyncio.Redis.from_url(empty_redis) as client:
+        await client.rename("dutiful:queue:default", "dutiful:queue:fast")
+    async with arq_working(arq_app):
+        await eventually(lambda: _logged(caplog, "came through another queue than its own, default"))
+
+        async def sent_again() -> bool:
+            return await messages(empty_redis) == [f"{job.id}:2"]
+
+        await eventually(sent_again)
+    assert await messages(empty_redis, "fast") == []
+    assert (ran, await state(arq_app, job)) == ([], State.READY)
+
+    await arq_app.close()
+    arq_app.configure(lanes="general=1:default")
+    async with arq_working(arq_app):
+        await final(arq_app, job)
+    assert ran == ["heavy"]
+
+
 @pytest.mark.req("D27", "D28")
 async def test_the_backend_tells_what_it_knows_of_a_delivery(arq_app: Dutiful) -> None:
     @arq_app.job

@@ -18,7 +18,7 @@ from arq_workers import arq_app, arq_working, messages
 from redis.asyncio.connection import AbstractConnection
 from running_workers import eventually, final
 
-from dutiful import BackendAway, Dutiful, State
+from dutiful import BackendAway, Dutiful, State, arq_worker
 from dutiful.delivery import arq
 from dutiful.delivery.arq import ArqBackend
 from dutiful.maintenance import deliveries
@@ -170,6 +170,28 @@ async def test_a_redis_that_hangs_delays_no_enqueue_and_is_not_waited_for(
         await all_ended(fragile, jobs)
 
     assert sorted(ran) == list(range(5))
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_many_queues_share_few_connections_also_when_all_of_them_wait(
+    fragile: Dutiful, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arq_worker, "CONNECTIONS", 3)
+    count, ran = counting(fragile)
+    queues = [f"queue {n}" for n in range(30)]
+    async with redis.asyncio.Redis.from_url(own_redis.url) as client:
+        await client.sadd("dutiful:queues", *queues)
+        async with arq_working(fragile):
+            first = [await count.options(queue=queue).enqueue(number=0) for queue in queues]
+            await all_ended(fragile, first)
+            own_redis.freeze()
+            await asyncio.sleep(0.2)  # every queue is asked for, many times over
+            own_redis.thaw()
+            await all_ended(fragile, [await count.options(queue=queue).enqueue(number=1) for queue in queues])
+            connections = len(await client.client_list())
+
+    assert Counter(ran) == {0: 30, 1: 30}
+    assert connections < 10, "three of the worker, and those of the test and of the client that enqueues"
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)

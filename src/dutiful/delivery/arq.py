@@ -1,5 +1,6 @@
 """Deliveries through Redis to Arq workers: a message has the id of a job and nothing else of it."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,6 +12,7 @@ import msgspec
 from arq.connections import ArqRedis, RedisSettings
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from arq.jobs import serialize_job
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import RedisError
 
 from dutiful.core.errors import BackendAway
@@ -71,6 +73,41 @@ def settings_of(address: RedisAddress) -> RedisSettings:
         conn_timeout=int(CONNECT_TIMEOUT),
         conn_retries=0,
     )
+
+
+class BoundedPool(ConnectionPool):
+    """Lets a command wait for a connection when all are in use.
+
+    Unlike redis' own blocking pool, which loses a connection when a task is cancelled while it gives it back.
+    """
+
+    def __init__(self, most: int, **given: Any) -> None:
+        super().__init__(max_connections=most, **given)
+        self._free = asyncio.Semaphore(most)
+
+    async def get_connection(self, *_: Any, **__: Any) -> AbstractConnection:
+        await self._free.acquire()
+        connection: AbstractConnection = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def release(self, connection: AbstractConnection) -> None:
+        try:
+            await super().release(connection)
+        finally:
+            self._free.release()
+
+
+def connect_bounded(address: RedisAddress, most: int) -> ArqRedis:
+    """For many tasks that share it: no more than `most` connections."""
+    redis = connect(address)
+    plain = redis.connection_pool
+    redis.connection_pool = BoundedPool(most, connection_class=plain.connection_class, **plain.connection_kwargs)
+    return redis
 
 
 def connect(address: RedisAddress) -> ArqRedis:

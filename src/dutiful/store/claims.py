@@ -51,7 +51,8 @@ class JobClaimRequest(msgspec.Struct, frozen=True):
     kinds: Sequence[str]
     lease: timedelta
     suspects: int = 0  # the most of `job_ids` with a lost attempt that are claimed
-    tenants: Sequence[str] = ()  # none: any
+    tenants: Sequence[str] = ()  # none: any; so with queues
+    queues: Sequence[str] = ()
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):

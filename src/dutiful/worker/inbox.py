@@ -14,6 +14,7 @@ from dutiful.core.states import State
 from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.store.claims import JobClaimRequest
 from dutiful.worker.config import WorkerConfig
+from dutiful.worker.selection import select
 
 log = logging.getLogger("dutiful.delivery")
 AGAIN = 1.0  # seconds until a job is asked for again that is ready and could not be claimed, because of a pause
@@ -23,7 +24,7 @@ class Receipt(Enum):
     """What has become of a message."""
 
     CLAIMED = "claimed"
-    USELESS = "useless"  # no job waits for it: it runs or has ended, or is not due; or there is none
+    USELESS = "useless"  # no job waits for it here: it runs or has ended, or is not due; there is none; another queue's
     ELSEWHERE = "elsewhere"  # its job is ready, but only another worker may run it
 
 
@@ -91,8 +92,9 @@ class InboxSource:
     def __init__(self, config: WorkerConfig, inbox: Inbox, lane: LaneSettings) -> None:
         self._config = config
         self._inbox = inbox
-        self._kinds = list(config.kinds)
+        self._selection = select(config, lane)
         self._lane = lane
+        self._queues = () if ANY in lane.queues else lane.queues
         self._explaining: set[asyncio.Task[None]] = set()
 
     @property
@@ -105,10 +107,11 @@ class InboxSource:
             config.worker_id,
             self._lane.name,
             [*dict.fromkeys(message.job_id for _, message in taken)],
-            self._kinds,
+            list(self._selection.kinds),
             config.settings.lease,
             suspects,
-            config.settings.claim_tenants,
+            self._selection.tenants,
+            self._queues,
         )
         try:
             claims = await config.store.claims.claim_jobs(request) if taken else []
@@ -152,13 +155,21 @@ class InboxSource:
             log.debug("the delivery of job %s is dropped: it is %s", ids.public(job.id), job.state.value)
             await store.deliveries.take([(message.job_id, message.backend_job_id)])
             return Receipt.USELESS
-        tenants = self._config.settings.claim_tenants
-        if job.kind not in self._config.kinds or (tenants and job.tenant not in tenants):
+        if self._queues and job.queue not in self._queues:
+            log.warning(
+                "a message of job %s came through another queue than its own, %s: it is dropped, and sent again there",
+                ids.public(job.id),
+                job.queue,
+            )
+            await store.deliveries.take([(message.job_id, message.backend_job_id)])
+            return Receipt.USELESS
+        kinds, tenants = self._selection.kinds, self._selection.tenants
+        if job.kind not in kinds or (tenants and job.tenant not in tenants):
             log.info(
                 "job %s (%s) is left to another worker: this one does not run its %s",
                 ids.public(job.id),
                 job.kind,
-                "tenant" if job.kind in self._config.kinds else "kind",
+                "tenant" if job.kind in kinds else "kind",
             )
             return Receipt.ELSEWHERE
         return None

@@ -209,6 +209,14 @@ class JobClaimSuite:
         assert await claimed_ids(store, acme, globex, nobody, other, tenants=["acme"]) == [acme]
         assert await claimed_ids(store, globex, nobody, other) == [globex, nobody]
 
+    async def test_a_lane_claims_only_jobs_of_its_queues(self, store: Store) -> None:
+        fast, slow = [await enqueue_one(store, queue=queue) for queue in ("fast", "slow")]
+        await deliver(store, slow)
+
+        assert await claimed_ids(store, slow, fast, queues=["fast", "faster"]) == [fast]
+        assert await outstanding(store) == [slow]
+        assert await claimed_ids(store, slow, queues=["slow"]) == [slow]
+
     async def test_suspects_are_claimed_only_as_many_as_wanted(self, store: Store) -> None:
         suspects = [(await start_one(store)).job_id for _ in range(2)]
         later = await crash(store)

@@ -128,7 +128,8 @@ class PostgresClaims(Subject):
     async def claim_jobs(self, ask: JobClaimRequest, *, now: datetime | None = None) -> list[Claim]:
         rows = await self._rows(
             "claim_jobs", "{claim_columns}",
-            ask.worker_id, ask.lane, ask.job_ids, ask.kinds, ask.suspects, ask.lease, ask.tenants or None, now,
+            ask.worker_id, ask.lane, ask.job_ids, ask.kinds, ask.suspects, ask.lease, ask.tenants or None,
+            ask.queues or None, now,
             repeat=False,
         )  # fmt: skip
         order = {job_id: n for n, job_id in enumerate(ask.job_ids)}

@@ -230,6 +230,8 @@ def claim_jobs(db: Connection, ask: JobClaimRequest, now: int) -> list[Claim]:
         row = db.row(SQL["pick_job"], {**wanted, "id": job_id.bytes})
         if row is None or (PauseScope.QUEUE.value, row[_QUEUE]) in paused:
             continue
+        if ask.queues and row[_QUEUE] not in ask.queues:
+            continue
         if row[_CRASHES]:
             if suspects <= 0:
                 continue

@@ -145,7 +145,7 @@ end $$;
 -- deliveries that named them count as taken.
 create or replace function {schema}.claim_jobs(
     p_worker uuid, p_lane text, p_jobs uuid[], p_kinds text[], p_suspects int, p_lease interval, p_tenants text[],
-    p_now timestamptz
+    p_queues text[], p_now timestamptz
 ) returns table (
     {claim_types}
 )
@@ -166,6 +166,7 @@ begin
             select x.ctid as tid, x.job_id, x.crashes from {schema}.ready x
             where x.job_id = a.job_id and x.kind = any (p_kinds)
               and (p_tenants is null or x.tenant = any (p_tenants))
+              and (p_queues is null or x.queue = any (p_queues))
               and not exists (select 1 from {schema}.pause p
                               where p.scope in ('kind', 'breaker') and p.name = x.kind
                                  or p.scope = 'queue' and p.name = x.queue)
