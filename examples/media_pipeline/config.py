@@ -44,7 +44,7 @@ class Config:
             "lanes": f"{self.name}={self.concurrency}:*",
             "cancel_grace": self.cancel_grace,
             "retention": self.delete_after or "never",
-            "stale_after": self.stale_after or "never",
+            "stale_after": self.stale_after or self.delete_after or "never",  # only stale jobs are deleted
             "webhook_secrets": tuple(self.webhook_secrets),
             "webhook_networks": tuple(self.webhook_networks),
         }

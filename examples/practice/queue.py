@@ -4,10 +4,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from dutiful import Dutiful, State, UniqueConflict
+from dutiful import Dutiful, JobRecord, State, UniqueConflict
 from examples.practice.by_hand import ClaimableJob
 from examples.practice.payload_validator import PayloadValidator
 from examples.practice.record import QueueRecord
+
+PAGE = 500
 
 
 class JobQueue:
@@ -49,12 +51,27 @@ class JobQueue:
         return [QueueRecord.of(job) for job in await self._tenant.jobs(**filters)]
 
     async def next_pending(self) -> "ClaimableJob | None":
-        """The firm's next job that is due, by priority, then by time; also a retry, if no worker has promoted it."""
-        await (await self._app.client()).store.promotion.promote(1_000)
-        due = await self._tenant.jobs(state=State.READY, limit=500)
-        first = min(due, key=lambda job: (job.priority, job.run_at or job.created_at, job.id), default=None)
-        return None if first is None else ClaimableJob(self._app, first)
+        """The firm's next job that is due, by priority, then by time; also a retry, if no worker has promoted it.
+
+        It reads all that are due, page by page, because lists begin with the newest. Workers need not.
+        """
+        promotion = (await self._app.client()).store.promotion
+        while (await promotion.promote(1_000)).moved == 1_000:
+            continue
+        firsts: list[JobRecord] = []
+        before: UUID | None = None
+        while True:
+            page = await self._tenant.jobs(state=State.READY, limit=PAGE, before=before)
+            firsts = sorted([*firsts, *page], key=_turn)[:1]
+            if page.next is None:
+                return ClaimableJob(self._app, firsts[0]) if firsts else None
+            before = page.next
 
     async def result(self, job_id: UUID | str, timeout: str) -> Any:
         """Waits until it has ended; raises JobFailed if it failed permanently."""
         return await self._tenant.result(job_id, timeout)
+
+
+def _turn(job: JobRecord) -> tuple[int, datetime, UUID]:
+    """Its place in the order of claims."""
+    return job.priority, job.run_at or job.created_at, job.id

@@ -279,7 +279,8 @@ class Dutiful(Registry):
         store = (await self.client()).store
         # Before the claim, so that a process without keys holds no job that it cannot complete.
         seal = seal_of_record(kind.key_ring, job) if kind is not None and kind.encrypted else None
-        return await claim_job(store, job, worker, duration(lease, "lease"), kind.policy if kind else Policy(), seal)
+        policy, limit = kind.policy if kind else Policy(), self.settings.error_message_limit
+        return await claim_job(store, job, worker, duration(lease, "lease"), policy, seal, limit)
 
     async def operator(self, principal: Principal | str | None = None) -> "Operator":
         """The operations of a person or service; by default of the user of this process."""

@@ -221,6 +221,14 @@ async def test_jobs_become_stale_and_are_deleted_after_their_callbacks(media: Se
 
 
 @sqlite
+@pytest.mark.req("J73", "J76")
+async def test_a_job_becomes_stale_before_it_is_deleted_also_without_a_time_for_that(media: Service) -> None:
+    async with media.queue(work, delete_after=SECOND, webhook_url=None) as queue, listening(queue) as listener:
+        job_id = await queue.enqueue({})
+        await listener.until("job:deleted", job_id)
+    assert listener.names(job_id)[-2:] == ["job:stale", "job:deleted"]
+
+
 @pytest.mark.req("J67")
 async def test_a_job_that_is_deleted_while_its_webhook_is_under_way_does_no_harm(
     media: Service, caplog: pytest.LogCaptureFixture

@@ -211,8 +211,9 @@ async def test_the_database_itself_refuses_what_comes_by_sql_and_breaks_the_rule
             {**VALID, "connection_id": "the first one"},
             {**VALID, "external_message_id": "Dear Ada, here are the papers that you asked for"},
             {**VALID, "password": "hunter2"},
+            {**VALID, "about": "Dear Ada, here are the papers that you asked for"},
         ):
-            with pytest.raises(asyncpg.PostgresError):
+            with pytest.raises(asyncpg.CheckViolationError):
                 await enqueue(wrong)
         job = await platform.seen(await enqueue(VALID))
         assert (job.tenant, job.idempotency_key, job.payload_version) == (HERE, VALID["idempotency_key"], "1.0")

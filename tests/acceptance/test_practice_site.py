@@ -16,6 +16,7 @@ from dutiful.core.job import NewJob
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from examples.practice.by_hand import ClaimableJob
+from examples.practice.queue import JobQueue
 from examples.practice.record import Status
 from examples.practice.sample_data import CONNECTION
 
@@ -167,6 +168,26 @@ async def test_a_program_claims_the_next_job_and_its_loser_gets_nothing(platform
     assert (await following.record()).attempt_count == 0, "a loser is not given another job"
 
 
+@pytest.mark.req("W21")
+async def test_the_next_job_is_found_among_more_than_a_list_shows(
+    platform: Practice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("examples.practice.queue.PAGE", 2)
+    for number in range(3):
+        await platform.fetch(f"msg_early_{number}")
+    urgent = await platform.fetch("msg_urgent", priority=1)
+    for number in range(4):
+        await platform.fetch(f"msg_late_{number}")
+
+    order = []
+    while (job := await platform.queue().next_pending()) is not None:
+        assert await job.claim_for_processing("worker-1")
+        order.append(job.payload["external_message_id"])
+
+    early, late = (f"msg_early_{n}" for n in range(3)), (f"msg_late_{n}" for n in range(4))
+    assert order == [urgent.payload["external_message_id"], *early, *late]
+
+
 async def test_a_program_claims_exactly_the_job_that_it_names(platform: Practice) -> None:
     """Whatever its place in the queue, and also after a crash of its worker."""
     made = [await platform.fetch(message) for message in ("msg_789", "msg_790", "msg_791")]
@@ -227,6 +248,19 @@ async def test_a_program_marks_a_job_failed_and_the_policy_decides(platform: Pra
     letter = await platform.dead_letter(other.id)
     assert (letter.status, letter.error_class) == (ReviewState.PENDING_REVIEW, "non_retryable")
     assert letter.message == "Validation error: invalid payload"
+
+
+@pytest.mark.req("W30")
+async def test_the_message_of_a_job_marked_failed_is_cut_as_the_settings_say(platform: Practice) -> None:
+    for limit, settings in ((500, {}), (40, {"error_message_limit": 40})):
+        app = platform.another_app(**settings)
+        async with app:
+            await platform.fetch(f"msg_{limit}")
+            job = await JobQueue(app, HERE).next_pending()
+            assert job is not None and await job.claim_for_processing("worker-1")
+            await job.mark_failed("non_retryable", "ä" * 600, should_retry=False)
+            failed = await job.record()
+        assert failed.error_message is not None and len(failed.error_message) == limit
 
 
 # --- run again

@@ -287,10 +287,10 @@ async def test_the_database_refuses_what_it_can_check_by_itself(
 
 @pytest.fixture
 async def take(app: Dutiful, app_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """The same for a kind whose rules only forbid what is sensitive."""
+    """The same for a kind that takes any field, and whose rules only forbid what is sensitive."""
 
-    @app.job(rules=Rules(allow=["deviceToken"], forbid=["social_security_number"]))
-    async def take() -> None: ...
+    @app.job(batch=10, rules=Rules(allow=["deviceToken"], forbid=["social_security_number"]))
+    async def take(payloads: list[dict[str, Any]]) -> None: ...
 
     async with working(app):
         pass
@@ -399,6 +399,8 @@ async def test_a_migrated_database_holds_sql_to_types_and_references_before_any_
             ("fetch", {**GOOD, "connection_id": "456"}, "connection_id is not a whole number"),
             ("fetch", {**GOOD, "box": None}, "box"),
             ("fetch", {**GOOD, "api_key": "x"}, "api_key"),
+            ("fetch", {**GOOD, "about": "Dear Ada, the papers", "more": 1}, "unknown: about, more"),
+            ("scan", {"document_id": "d", "about": None}, "unknown: about"),
             ("scan", {"document_id": "Dear Ada, the papers"}, "document_id is not a reference"),
             ("scan", {"document_id": "x" * 201}, "document_id is not a reference"),
             ("scan", {"document_id": "d", "pages": 1.5}, "pages is not a whole number"),

@@ -24,8 +24,9 @@ LARGEST_RESULT = 16 * 1024 * 1024
 class ClaimedJob:
     """Held until its lease ends; afterwards another worker takes the job, and what this one reports is refused."""
 
-    def __init__(self, store: Store, claim: Claim, policy: Policy, seal: JobSeal | None = None) -> None:
+    def __init__(self, store: Store, claim: Claim, policy: Policy, seal: JobSeal | None, message_limit: int) -> None:
         self._seal = seal
+        self._message_limit = message_limit
         self.id: UUID = claim.job_id
         self.attempt = claim.attempt
         self._store = store
@@ -41,7 +42,7 @@ class ClaimedJob:
         """Retries it later, as its kind's policy says; without `retry`, or without attempts left, it is dead."""
         if error_class not in tuple(ErrorClass):
             raise UsageError(f"error_class: there is no {error_class!r}; there are: {', '.join(ErrorClass)}")
-        error = make_error("FailedByProgram", message, ErrorClass(error_class))
+        error = make_error("FailedByProgram", message, ErrorClass(error_class), self._message_limit)
         error = error if self._seal is None else seal_error(self._seal, error)
         await self._settle(Failed(error, final=not retry))
 
@@ -59,7 +60,13 @@ class ClaimedJob:
 
 
 async def claim_job(
-    store: Store, job: JobRecord, worker: str, lease: timedelta, policy: Policy, seal: JobSeal | None = None
+    store: Store,
+    job: JobRecord,
+    worker: str,
+    lease: timedelta,
+    policy: Policy,
+    seal: JobSeal | None,
+    message_limit: int,
 ) -> ClaimedJob | None:
     """Claims this very job; None if it is not ready, is paused, or another worker was faster."""
     request = JobClaimRequest(
@@ -71,4 +78,4 @@ async def claim_job(
         suspects=1,  # it is run alone, as a job whose worker died has to be
     )
     claims = await store.claims.claim_jobs(request)
-    return ClaimedJob(store, claims[0], policy, seal) if claims else None
+    return ClaimedJob(store, claims[0], policy, seal, message_limit) if claims else None

@@ -50,6 +50,7 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
     allowed: Sequence[str] = ()  # names, their words joined by _
     forbidden: Sequence[str] = ()
     fields: Sequence[FieldRule] = ()
+    known: Sequence[str] | None = None  # the names that a payload may have; None: any
     sealed: bool = False  # the kind is encrypted: SQL, which has no key, cannot enqueue it
 
     @classmethod
@@ -70,6 +71,7 @@ class PayloadRule(msgspec.Struct, frozen=True, kw_only=True):
             allowed=sorted("_".join(name) for name in rules.allowed),
             forbidden=sorted("_".join(name) for name in rules.forbidden),
             fields=[*_of_rules(rules), *([] if schema is None else _of_schema(schema))],
+            known=None if schema is None or not schema.strict else sorted({*rules.names, *schema.names}),
             sealed=sealed,
         )
 

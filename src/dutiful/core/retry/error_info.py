@@ -33,11 +33,11 @@ def describe(
     }
 
 
-def make_error(type: str, message: str, error_class: ErrorClass) -> dict[str, Any]:
+def make_error(type: str, message: str, error_class: ErrorClass, message_limit: int = MESSAGE_LIMIT) -> dict[str, Any]:
     """An error that Dutiful records itself, without an exception."""
     return {
         "type": type,
-        "message": storable(message, MESSAGE_LIMIT),
+        "message": storable(message, message_limit),
         "class": error_class.value,
         "fingerprint": fingerprint(type, message),
     }

@@ -70,6 +70,7 @@ declare
     v_given   jsonb := jsonb_strip_nulls(nullif(p_job -> 'unique', 'null'));
     v_secret  text;
     v_wrong   text;
+    v_unknown text;
     v_sealed  boolean := {schema}.is_sealed(v_payload);
 begin
     if jsonb_typeof(v_payload) <> 'object' then
@@ -131,6 +132,14 @@ begin
         if v_wrong is not null then
             raise exception 'kind %: in the payload, %', v_kind, v_wrong
                 using errcode = 'check_violation', hint = 'the types are those of the kind''s rules and handler';
+        end if;
+        -- Their names are no secrets: those were refused above.
+        select string_agg(left(k.name, 80), ', ' order by k.name) into v_unknown
+        from (select n from jsonb_object_keys(v_payload) n where n <> all (p_rule.known) order by n limit 20) k (name);
+        if v_unknown is not null then
+            raise exception 'kind %: the payload has fields that are unknown: %', v_kind, v_unknown
+                using errcode = 'check_violation',
+                      hint = 'its fields are: ' || array_to_string(p_rule.known, ', ');
         end if;
     end if;
     if v_tenant is not null and coalesce(v_job ->> 'tenant', v_tenant) <> v_tenant then

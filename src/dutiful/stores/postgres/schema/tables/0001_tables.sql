@@ -453,6 +453,7 @@ create table {schema}.payload_rule (
     allowed text[] not null default '{}',  -- names that only look sensitive, and more that are; words joined by _
     forbidden text[] not null default '{}',
     fields jsonb not null default '[]',  -- [{name, type, nullable, required}], as type_problem knows types
+    known text[],  -- the names that a payload may have; null: any
     sealed boolean not null default false  -- the kind is encrypted
 );
 
