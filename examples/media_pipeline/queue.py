@@ -125,7 +125,10 @@ class JobQueue:
         await self._embedded.open()
 
     async def shutdown(self, timeout: str | None = None) -> None:
-        """Finishes running jobs within `timeout`; raises ShutdownTimeout if some were interrupted."""
+        """Finishes running jobs within `timeout`, then gives them five seconds to clean up.
+
+        Raises ShutdownTimeout, when all is closed, if some were interrupted.
+        """
         await self._embedded.close(timeout)
 
     async def __aenter__(self) -> Self:

@@ -266,3 +266,19 @@ def test_in_a_thread_the_error_always_says_which_limit_is_over() -> None:
     finally:
         over.set()
         busy.join()
+
+
+def test_a_part_that_is_interrupted_on_its_way_out_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter may raise in __exit__ before its first line."""
+
+    def interrupted(*_: object) -> None:
+        raise TimeoutExceeded
+
+    before = threading.active_count()
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockTimeout, "__exit__", interrupted)
+        with suppress(TimeoutExceeded), limited("1h"):
+            pass
+
+    while threading.active_count() > before:
+        threading.Event().wait(0.001)

@@ -40,9 +40,12 @@ class SlotTasks:
         self._slots[task] = slot
         task.add_done_callback(self._on_end)
 
-    @property
-    def all(self) -> list["asyncio.Task[None]"]:
-        return list(self._slots)
+    def remaining(self) -> list["asyncio.Task[None]"]:
+        """The tasks to cancel and wait for; those of slots that were given up are cancelled here, and run on."""
+        for task, slot in self._slots.items():
+            if slot.abandoned:
+                task.cancel()
+        return [task for task, slot in self._slots.items() if not slot.abandoned]
 
     def abandoned(self) -> None:
         """Notes that a slot was given up, because no caller has to wait for it any more."""

@@ -133,7 +133,7 @@ class Worker:
             raise
         finally:
             self._slots.close()
-            await _cancel_all([stopping, *slots.all, *fetching, *loops, *services])
+            await _cancel_all([stopping, *slots.remaining(), *fetching, *loops, *services])
             try:
                 unsettled = await _settle_rest(settler, settling)
             finally:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ class BlockTimeout:
         stop_attempt: Callable[[timedelta], None],
         check_attempt: Callable[[], None],
     ) -> None:
+        self._thread: _ThreadTimer | None = None
         self._length = duration(length, "ctx.timeout")
         if not self._length:
             raise UsageError("ctx.timeout needs a time above 0, as in ctx.timeout('30s')")
@@ -36,7 +38,6 @@ class BlockTimeout:
         self._entered = False
         self._asyncio: asyncio.Timeout | None = None
         self._late: asyncio.TimerHandle | None = None
-        self._thread: _ThreadTimer | None = None
 
     # --- on the event loop
 
@@ -88,6 +89,11 @@ class BlockTimeout:
             self._check_attempt()
             self._raise(error)
 
+    def __del__(self) -> None:
+        # The interpreter may raise in __exit__ before its first line; then it has not ended its timer, and is gone.
+        if self._thread is not None:
+            self._thread.cancel()
+
     def _enter(self) -> None:
         if self._entered:
             raise UsageError("this ctx.timeout(…) was used before; make one for each block")
@@ -104,36 +110,41 @@ class BlockTimeout:
 class _ThreadTimer:
     """Raises TimeoutExceeded in the thread that made it, when its time is over; blocks of one thread are nested."""
 
-    _innermost = threading.local()
+    # Of the attempt whose context this is, so that what one leaves behind does not reach the next in its thread.
+    _innermost: ContextVar["_ThreadTimer | None"] = ContextVar("innermost", default=None)
 
     def __init__(self, length: timedelta, grace: float, stop_attempt: Callable[[timedelta], None]) -> None:
         self._ident = threading.get_ident()
         self._length = length
         self._grace = grace
         self._stop_attempt = stop_attempt
-        self._outer: _ThreadTimer | None = getattr(self._innermost, "timer", None)
-        self._lock = threading.Lock()
+        outer = self._innermost.get()
+        self._outer = outer if outer is not None and outer._ident == self._ident else None
+        self._lock = threading.RLock()  # because __del__ may be called anywhere, also where it is held
         self._ended = self._fired = False
         self._timer = self._after(length.total_seconds(), self._fire)
 
     def start(self) -> None:
-        self._innermost.timer = self
+        self._innermost.set(self)
         self._timer.start()
 
     def end(self) -> bool:
         """Withdraws what was not raised yet; whether the time was over."""
-        with self._lock:
-            self._ended = True
-            self._timer.cancel()
-        self._innermost.timer = self._outer
+        self.cancel()
+        self._innermost.set(self._outer)
         if self._fired:
             raise_in_thread(self._ident, None)
             outer = self._outer
             while outer is not None:
-                if outer._fired:
+                if outer._fired and not outer._ended:
                     raise_in_thread(self._ident, TimeoutExceeded)  # its error may have been withdrawn with ours
                 outer = outer._outer
         return self._fired
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._timer.cancel()
 
     def _fire(self) -> None:
         with self._lock:
