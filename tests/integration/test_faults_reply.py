@@ -195,7 +195,8 @@ async def assert_done_at_the_first_attempt(store: Store, folder: Path, *jobs: Ne
     await until(final, "the jobs are done")
     for record in await store.queries.outcomes([job.id for job in jobs]):
         assert (record.state, record.attempt, record.crashes) == (State.COMPLETED, 1, 0)
-        assert await store.queries.attempts(record.id) == []
+        given_back = {attempt.outcome for attempt in await store.queries.attempts(record.id)}
+        assert given_back <= {"released"}, "a claim whose reply was lost"
     assert sorted(executions(folder)) == sorted(job.id for job in jobs)
     assert await store.queries.check_places() == []
 

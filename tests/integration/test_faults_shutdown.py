@@ -29,14 +29,14 @@ async def started(folder: Path, *jobs: JobHandle[Any]) -> None:
 
 
 async def assert_given_back(store: Store, *jobs: JobHandle[Any]) -> None:
-    """Each is ready as if it had never been claimed."""
+    """Each is ready with no attempt spent, and its claim is on record."""
     for job in jobs:
         record = await job.record()
         assert (record.state, record.attempt, record.crashes) == (State.READY, 0, 0)
-        assert await store.queries.attempts(job.id) == []
+        assert [attempt.outcome for attempt in await store.queries.attempts(job.id)] == ["released"]
 
 
-@pytest.mark.req("L8", "L92")
+@pytest.mark.req("L8", "L92", "S81")
 async def test_a_stop_lets_running_jobs_finish_and_releases_those_claimed_ahead(store: Store, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with fault_jobs.fleet(store, tmp_path) as fleet:
@@ -61,7 +61,8 @@ async def test_a_stop_lets_running_jobs_finish_and_releases_those_claimed_ahead(
         assert {jobs[key].state for key in ahead} == {State.READY}
         assert {(job.attempt, job.crashes) for job in jobs.values() if job.state is State.READY} == {(0, 0)}
         assert set(executions(tmp_path)) == {job.id for job in jobs.values() if job.state is State.COMPLETED}
-        assert [await store.queries.attempts(key) for key in ahead] == [[]] * len(ahead)
+        claims = [[one.outcome for one in await store.queries.attempts(key)] for key in ahead]
+        assert claims == [["released"]] * len(ahead), "every claim stays on record"
         assert await store.queries.check_places() == []
 
 

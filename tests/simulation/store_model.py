@@ -203,7 +203,7 @@ class Model:
         """Returns the refusals that the contract allows; None where the change is applied."""
         if not self.holds(taken):
             # The store need not remember final outcomes and deleted jobs in detail.
-            if taken.final or change.outcome == "released" or change.job_id in self.gone:
+            if taken.final or change.job_id in self.gone:
                 return {RefusalReason.LOST, RefusalReason.REPEATED}
             return {RefusalReason.REPEATED if taken.settled == change.outcome else RefusalReason.LOST}
         job = self.jobs[change.job_id]
@@ -214,8 +214,7 @@ class Model:
         if change.to.final:
             self._finish(job, change.to)
             return None
-        if change.outcome != "released":
-            job.attempts.append((change.claim_id, change.outcome))
+        job.attempts.append((change.claim_id, change.outcome))
         self._leave_running(job, change.to, now_or_later=self.now + change.delay if change.delay else None)
         if not change.keep_seq:
             job.due, job.queued = self.now, self._may_queue(job)
@@ -235,6 +234,7 @@ class Model:
         if job.cancel_requested:
             return
         taken.settled, job.attempt = "released", job.attempt - 1
+        job.attempts.append((taken.claim.claim_id, "released"))
         self._leave_running(job, State.READY, None)
 
     def renew(self, taken: Sequence[Taken], lease: timedelta) -> tuple[frozenset[int], frozenset[UUID]]:

@@ -238,7 +238,7 @@ def test_whatever_came_of_it_the_change_is_legal_and_its_own(
         ("failed", State.FAILED, (), True),
         ("failed", None, ("failed",), True),
         ("failed", None, ("lost",), False),
-        ("released", None, (), True),
+        ("released", None, ("released",), True),
         ("released", None, ("lost",), False),
     ],
 )

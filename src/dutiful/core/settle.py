@@ -120,8 +120,7 @@ def is_repeat(outcome: str, ended: State | None, recorded: Collection[str]) -> b
     # A success is no repeat of what a person or the rescuer has ended otherwise meanwhile.
     if ended is not None and not (outcome in ("done", "partial") and ended in (State.FAILED, State.CANCELLED)):
         return True
-    # A release leaves no attempt; a lost claim leaves one.
-    return outcome in recorded or (outcome == "released" and not recorded)
+    return outcome in recorded
 
 
 def refused_error(outcome: str) -> dict[str, Any]:

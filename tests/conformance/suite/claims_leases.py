@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from dutiful.core.job import HeldClaim
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -112,13 +114,14 @@ class ClaimLeaseSuite:
         async with renewing(store) as renewer:
             assert await renewer.renew(wanted, unwanted, now=at(1)) == Renewal(cancel=frozenset({unwanted.job_id}))
 
+    @pytest.mark.req("S81")
     async def test_a_released_job_keeps_its_attempt_and_its_place(self, store: Store) -> None:
         await enqueue(store, *(new_job() for _ in range(2)))
         first, second = await claim(store)
         async with renewing(store) as renewer:
             await renewer.release(second, first)
 
-        assert await history(store, first.job_id) == []
+        assert [await history(store, one.job_id) for one in (first, second)] == [[(1, "released")]] * 2
         assert await store.queries.check_places() == []
         again = await claim(store)
         assert [(c.job_id, c.seq, c.attempt) for c in again] == [(c.job_id, c.seq, 1) for c in (first, second)]

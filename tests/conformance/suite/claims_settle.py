@@ -8,7 +8,7 @@ from dutiful.core.errors import ClaimLost, DataRefused
 from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Partial, Released, Snoozed, TimedOut
 from dutiful.core.states import State
 from dutiful.store import Store
-from dutiful.store.claims import Completion
+from dutiful.store.claims import Completion, RefusalReason
 from suite.builders import (
     ADA,
     BACKOFF,
@@ -144,13 +144,23 @@ class ClaimSettleSuite:
 
         assert [c.job_id for c in await claim(store, now=at(1))] == [second.id, first.id]
 
-    async def test_a_released_job_has_its_old_place_and_no_attempt_row(self, store: Store) -> None:
+    @pytest.mark.req("S4", "S81")
+    @pytest.mark.parametrize("began", [True, False])
+    async def test_a_released_job_has_its_old_place_and_its_claim_stays_on_record(
+        self, store: Store, began: bool
+    ) -> None:
         await enqueue(store, first := new_job(), second := new_job())
-        claimed = await claim_one(store)
+        claimed = await claim_one(store, now=at(1))
 
-        assert await settle(store, claimed, Released()) == []
+        assert await settle(store, claimed, Released(began), now=at(2)) == []
+        (refused,) = await settle(store, claimed, Released(began), now=at(3))
 
-        assert await history(store, first.id) == []
+        assert refused.reason is RefusalReason.REPEATED
+        (row,) = await store.queries.attempts(first.id)
+        assert (row.claim_id, row.attempt, row.outcome) == (claimed.claim_id, 1, "released")
+        assert (row.worker_id, row.claimed_at, row.ended_at, row.error) == (ADA, at(1), at(2), None)
+        (queue,) = await store.queries.queues()
+        assert queue.oldest_ready_at == T0, "as long as it has been due"
         again, other = await claim(store)
         assert (again.job_id, other.job_id) == (first.id, second.id)
         assert (again.attempt, again.seq) == (1, claimed.seq)

@@ -153,26 +153,15 @@ def _put_back(
     event = None if change.wait is None else steps.gate(db, job_id, change.wait, now)
     if event is not None:
         run_at = event[1]
-    if change.outcome != "released":
-        error = to_json(change.errors[0]) if change.errors else None
-        if change.rejected_by is not None:
-            # If a breaker rejects a job repeatedly, only the last rejection is kept, however long the breaker is open.
-            db.run(SQL["delete_last_rejection"], (job_id, change.rejected_by))
-        db.run(
-            SQL["insert_attempt"],
-            (
-                job_id,
-                change.claim_id,
-                held.attempt,
-                change.outcome,
-                held.worker_id,
-                held.claimed_at,
-                now,
-                run_at,
-                error,
-            ),
-        )
-    elif change.began:  # no attempt is left, from which limits would know it
+    error = to_json(change.errors[0]) if change.errors else None
+    if change.rejected_by is not None:
+        # If a breaker rejects a job repeatedly, only the last rejection is kept, however long the breaker is open.
+        db.run(SQL["delete_last_rejection"], (job_id, change.rejected_by))
+    db.run(
+        SQL["insert_attempt"],
+        (job_id, change.claim_id, held.attempt, change.outcome, held.worker_id, held.claimed_at, now, run_at, error),
+    )
+    if change.began:  # of a release: limits cannot tell it by its attempt from one that never began
         db.run(SQL["count_start"], (held.claimed_at, job_id, held.claimed_at))
     progress.stop_phases(db, change, phased, now)
     row = db.row(SQL["carried_by_job"], (job_id, change.attempt, change.crashes))

@@ -571,12 +571,12 @@ CREATE TABLE dutiful_alert_check (
 -- Times are text in UTC, lengths are in the unit of their names, ids are hexadecimal.
 
 -- Every job that has ended, with how long its last attempt ran, and how long it had been due when it was claimed for its
--- first one. As in the metrics, a claim that was snoozed is none; a job that was run before its time waited for 0.
+-- first one. As in the metrics, a claim that was given back does not count; a job that was run before its time waited 0.
 CREATE VIEW dutiful_job_runs AS
 SELECT lower(hex(j.id)) AS id, j.kind, j.queue, f.state, f.attempt,
        (f.finished_at - f.claimed_at) / 1000 AS duration_ms,
        max(coalesce((SELECT min(a.claimed_at) FROM dutiful_attempt a
-                     WHERE a.job_id = f.job_id AND a.outcome <> 'snoozed'), f.claimed_at)
+                     WHERE a.job_id = f.job_id AND a.outcome NOT IN ('snoozed', 'released')), f.claimed_at)
            - max(j.created_at, coalesce(j.run_at, 0)), 0) / 1000 AS queue_time_ms,
        strftime('%Y-%m-%dT%H:%M:%fZ', f.finished_at / 1000000.0, 'unixepoch') AS recorded_at
 FROM dutiful_finished f

@@ -90,7 +90,8 @@ WHERE job_id = :job AND (gate <> 'limit' OR key <> :gate);
 SELECT s.id, s.name, s.key, s.admitted_at, l.job_id IS NOT NULL,
        coalesce(l.claimed_at,
                 (SELECT f.claimed_at FROM dutiful_finished f WHERE f.job_id = s.job_id),
-                (SELECT max(a.claimed_at) FROM dutiful_attempt a WHERE a.job_id = s.job_id))
+                (SELECT max(a.claimed_at) FROM dutiful_attempt a
+                 WHERE a.job_id = s.job_id AND a.outcome <> 'released'))
 FROM dutiful_limit_slot s
 LEFT JOIN dutiful_lease l ON l.job_id = s.job_id
 WHERE s.started_at IS NULL AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
@@ -99,7 +100,8 @@ WHERE s.started_at IS NULL AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r
 SELECT s.id, s.name, s.key, s.admitted_at, l.job_id IS NOT NULL,
        coalesce(l.claimed_at,
                 (SELECT f.claimed_at FROM dutiful_finished f WHERE f.job_id = s.job_id),
-                (SELECT max(a.claimed_at) FROM dutiful_attempt a WHERE a.job_id = s.job_id))
+                (SELECT max(a.claimed_at) FROM dutiful_attempt a
+                 WHERE a.job_id = s.job_id AND a.outcome <> 'released'))
 FROM dutiful_limit_slot s
 LEFT JOIN dutiful_lease l ON l.job_id = s.job_id
 WHERE s.job_id = ? AND s.started_at IS NULL AND NOT EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);

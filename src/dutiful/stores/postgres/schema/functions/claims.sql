@@ -210,7 +210,7 @@ begin
     return query select c.job_id, c.claim_id, c.cancel from {schema}.check_claims(p_jobs, p_claims) c;
 end $$;
 
--- Returns claims to ready without spending an attempt, each with the seq it had.
+-- Returns claims to ready without spending an attempt, each with the seq it had. As every claim, they stay on record.
 create or replace function {schema}.release(p_jobs uuid[], p_claims bigint[]) returns bigint
 language plpgsql volatile {look_up_ids} as $$
 declare
@@ -222,7 +222,10 @@ begin
         delete from {schema}.lease l
         using unnest(p_jobs, p_claims) a (job_id, claim_id)
         where l.job_id = any (array[a.job_id]) and l.claim_id = a.claim_id and l.cancel_requested_at is null
-        returning l.job_id, l.seq, l.attempt, l.crashes, l.claimed_at
+        returning l.job_id, l.claim_id, l.worker_id, l.seq, l.attempt, l.crashes, l.claimed_at
+    ), tried as (
+        insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome)
+        select g.job_id, g.claim_id, g.worker_id, g.claimed_at, clock_timestamp(), g.attempt, 'released' from gone g
     ), back as (
         select g.seq, g.job_id, g.claimed_at, g.attempt - 1 as attempt, g.crashes, {route of j}
         from gone g join {schema}.job j on j.id = any (array[g.job_id])

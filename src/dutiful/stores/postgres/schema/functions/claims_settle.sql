@@ -240,7 +240,7 @@ begin
             (job_id, claim_id, worker_id, claimed_at, ended_at, next_at, attempt, outcome, error)
         select m.job_id, m.claim_id, m.worker_id, m.claimed_at, v_now, coalesce(m.due_at, v_now + m.delay), m.this_attempt,
                m.outcome, m.errors -> 0
-        from moved m where m.place in ('ready', 'scheduled', 'blocked') and m.outcome <> 'released'
+        from moved m where m.place in ('ready', 'scheduled', 'blocked')
     ), to_ready as (
         insert into {schema}.ready (seq, job_id, {carried})
         select case when m.keep_seq then m.seq else v_seq end, m.job_id, {carried of m}
@@ -312,10 +312,6 @@ begin
                        offset 0)
                or exists (select 1 from {schema}.attempt t
                           where t.job_id = a.job_id and t.claim_id = a.claim_id and t.outcome = a.outcome offset 0)
-               -- A release leaves no row; a claim that was rescued has left one.
-               or (a.outcome = 'released' and not exists (
-                       select 1 from {schema}.attempt t
-                       where t.job_id = a.job_id and t.claim_id = a.claim_id offset 0))
                   as repeated
         from unnest(p_jobs, p_claims, p_outcomes) a (job_id, claim_id, outcome)
     ), noted as (

@@ -108,7 +108,9 @@ begin
         select o.id, coalesce(
                    (select l.claimed_at from {schema}.lease l where l.job_id = o.job_id limit 1),
                    (select f.claimed_at from {schema}.finished f where f.job_id = o.job_id limit 1),
-                   (select max(a.claimed_at) from {schema}.attempt a where a.job_id = o.job_id)) as at
+                   -- A claim that was given back may not have begun; see count_starts.
+                   (select max(a.claimed_at) from {schema}.attempt a
+                    where a.job_id = o.job_id and a.outcome <> 'released')) as at
         from unnest(v_open) a (id)
         cross join lateral (select x.* from {schema}.limit_slot x where x.id = a.id offset 0) o
         where (select r.per is not null from {schema}.limit_rule r where r.name = o.name)
@@ -167,7 +169,7 @@ begin
     return array(select unnest(v_ended) union select unnest(v_gates));
 end $$;
 
--- Notes when jobs began that are given back: a release leaves no attempt from which admission would know it.
+-- Notes when jobs began that are given back: their attempts do not tell them from those that never began.
 create or replace function {schema}.count_starts(p_jobs uuid[], p_at timestamptz[]) returns void
 language plpgsql volatile {look_up_ids} as $$
 begin

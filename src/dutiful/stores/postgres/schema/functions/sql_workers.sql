@@ -102,7 +102,7 @@ declare
     v_reason text;
 begin
     -- Neither changes while the claim is held.
-    select l.attempt, l.crashes, l.worker_id, l.claimed_at into v_held
+    select l.attempt, l.crashes into v_held
     from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim;
     select s.reason into v_reason
     from {schema}.settle(
@@ -114,15 +114,7 @@ begin
         p_wait => null, p_began => array[p_outcome = 'released'],
         p_phase_to => array[case when p_outcome = 'released' then 'interrupted'
                                  when p_outcome not in ('done', 'partial') then p_outcome end]) s;
-    if not found then
-        if p_outcome = 'released' then
-            -- Every claim of a session stays on record; a Python worker gives back what it has not begun, without one.
-            insert into {schema}.attempt (job_id, claim_id, worker_id, claimed_at, ended_at, attempt, outcome)
-            values (p_job, p_claim, v_held.worker_id, v_held.claimed_at, coalesce(p_now, clock_timestamp()),
-                    v_held.attempt, 'released');
-        end if;
-        return 'applied';
-    end if;
+    if not found then return 'applied'; end if;
     if v_reason = 'cancel_requested' then
         v_reason := {schema}.settle_one(
             p_job, p_claim, 'cancelled', 'cancelled', true, null, null,
