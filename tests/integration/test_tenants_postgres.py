@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -195,6 +196,39 @@ async def test_a_member_enqueues_for_its_tenants_and_for_no_other(world: World) 
     assert left == [("globex",)]
     async with login(world, "none") as unbound:
         assert "is not bound to the tenant" in await unbound.refused(enqueue, "acme")
+
+
+async def test_a_member_enqueues_with_every_option_of_enqueue(world: World) -> None:
+    parameters = "SELECT pg_get_function_arguments('{schema}.%s'::regproc)"
+    need, other = world.jobs["acme"][State.READY], world.jobs["globex"][State.READY]
+    enqueue = "SELECT {schema}.tenant_enqueue('acme', 'greet', %s)"
+    async with login(world, "worker") as worker:
+        [(plain,)] = await worker.run(parameters % "enqueue")
+        [(ours,)] = await worker.run(parameters % "tenant_enqueue")
+    # A default may hold a comma, but none does.
+    assert sorted(ours.replace("p_tenant text", "p_tenant text DEFAULT NULL::text").split(", ")) == sorted(
+        plain.split(", ")
+    )
+    async with login(world, "acme") as member:
+        transaction = member.connection.transaction()
+        await transaction.start()
+        options = f"""p_unique => 'one', p_delay => '1 hour', p_depends_on => array['{need}'::uuid], p_notify => false,
+            p_webhook => 'https://example.org/hook', p_webhook_states => array['failed'], p_parent_id => '{need}',
+            p_retry_of => '{need}', p_on_failure => 'run'"""
+        first, again = [(await member.run(enqueue % options))[0][0] for _ in range(2)]
+        found = "SELECT tenant, state, parent_id, retry_of, options, run_at > now() FROM {schema}.jobs WHERE id = $1"
+        [(tenant, state_, parent, repeats, stored, later)] = await member.run(found, first)
+        edges = await member.run("SELECT needs_id, policy FROM {schema}.dependency WHERE job_id = $1", first)
+        await transaction.rollback()
+        for named in ("p_parent_id => %r", "p_retry_of => %r", "p_depends_on => array[%r::uuid]"):
+            with pytest.raises(asyncpg.ForeignKeyViolationError, match=str(other)):
+                await member.run(enqueue % (named % str(other)))
+        with pytest.raises(asyncpg.UniqueViolationError, match="is taken"):
+            await member.run(enqueue % f"p_id => '{other}'")
+
+    assert first == again and (tenant, state_, parent, repeats, later) == ("acme", "blocked", need, need, True)
+    assert edges == [(need, "run")]
+    assert json.loads(stored)["unique"] == "one" and json.loads(stored)["webhook"]["states"] == ["failed"]
 
 
 async def test_a_member_cancels_its_own_jobs_and_finds_no_others(world: World) -> None:

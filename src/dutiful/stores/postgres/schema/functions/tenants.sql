@@ -145,8 +145,7 @@ begin
         execute format('alter view {schema}.%I set (security_invoker = true)', v_name);
     end loop;
     grant execute on function {schema}.own_tenants() to {schema}_member;
-    grant execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb, text)
-        to {schema}_member;
+    grant execute on function {schema}.tenant_enqueue to {schema}_member;
     grant execute on function {schema}.tenant_cancel(uuid, text) to {schema}_member;
 end $$;
 
@@ -244,30 +243,59 @@ end $$;
 
 -- Members write through the two functions below, which have their owner's rights, so each checks the tenant first.
 
+-- Without the options that came later; a second function of this name would make calls ambiguous.
+drop function if exists {schema}.tenant_enqueue(
+    text, text, jsonb, text, int, timestamptz, int, text, jsonb, text);
+
+-- Enqueues as enqueue does, with the same options. A job that it names has to be the tenant's, too.
 create or replace function {schema}.tenant_enqueue(
     p_tenant text, p_kind text, p_payload jsonb default '{}', p_queue text default null,
     p_priority int default null, p_run_at timestamptz default null, p_max_attempts int default null,
-    p_correlation_id text default null, p_subject jsonb default null, p_traceparent text default null
+    p_correlation_id text default null, p_subject jsonb default null, p_traceparent text default null,
+    p_id uuid default null, p_notify boolean default true, p_delay interval default null,
+    p_unique text default null, p_unique_scope text default 'active', p_on_conflict text default 'return',
+    p_unique_window interval default null, p_across_kinds boolean default false, p_depends_on uuid[] default null,
+    p_webhook text default null, p_webhook_states text[] default null, p_parent_id uuid default null,
+    p_retry_of uuid default null, p_on_failure text default 'cancel'
 ) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare v_stored record;
+declare
+    v_before  text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_foreign uuid;
+    v_job     uuid;
 begin
     if p_tenant is null or p_tenant <> all ({schema}.own_tenants()) then
         raise exception 'the role "%" is not bound to the tenant "%"', session_user, p_tenant
             using errcode = 'insufficient_privilege';
     end if;
-    select i.job_id, i.insertion into v_stored
-    from {schema}.insert_for(jsonb_build_array(jsonb_build_object(
-        'id', {schema}.new_id(), 'kind', p_kind, 'payload', p_payload, 'queue', p_queue, 'priority', p_priority,
-        'run_at', p_run_at, 'max_attempts', p_max_attempts, 'tenant', p_tenant, 'correlation_id', p_correlation_id,
-        'subject', p_subject, 'created_by', session_user, 'options', {schema}.trace_options(p_traceparent))),
-        null, true, false, p_tenant) i;
-    perform {schema}.check_not_rejected(p_kind, v_stored.job_id, v_stored.insertion);
-    return v_stored.job_id;
+    perform set_config('dutiful.tenant', p_tenant, true);
+    select n.id into v_foreign
+    from unnest(array[p_parent_id, p_retry_of]) n (id)
+    where n.id is not null
+      and not exists (select 1 from {schema}.job j where j.id = n.id and j.tenant = p_tenant offset 0)
+    limit 1;
+    if found then
+        raise exception 'the tenant "%" has no job of the id %, which this job is to belong to or repeat',
+                        p_tenant, v_foreign
+            using errcode = 'foreign_key_violation', detail = v_foreign::text;
+    end if;
+    v_job := {schema}.enqueue(
+        p_kind, p_payload, p_queue, p_priority, p_run_at, p_max_attempts, p_tenant, p_correlation_id, p_subject,
+        p_id => p_id, p_notify => p_notify, p_traceparent => p_traceparent, p_delay => p_delay,
+        p_unique => p_unique, p_unique_scope => p_unique_scope, p_on_conflict => p_on_conflict,
+        p_unique_window => p_unique_window, p_across_kinds => p_across_kinds, p_depends_on => p_depends_on,
+        p_webhook => p_webhook, p_webhook_states => p_webhook_states, p_parent_id => p_parent_id,
+        p_retry_of => p_retry_of, p_on_failure => p_on_failure);
+    -- The id may be that of another tenant's job: then nothing was stored.
+    if p_id is not null and not exists (
+        select 1 from {schema}.job j where j.id = v_job and j.tenant = p_tenant offset 0) then
+        raise exception 'the id % is taken', p_id using errcode = 'unique_violation';
+    end if;
+    perform set_config('dutiful.tenant', v_before, true);
+    return v_job;
 end $$;
 
-revoke execute on function {schema}.tenant_enqueue(text, text, jsonb, text, int, timestamptz, int, text, jsonb, text)
-    from public;
+revoke execute on function {schema}.tenant_enqueue from public;
 
 -- Cancels as cancel does, and leaves an audit event. No row: there is no such job, or it is another tenant's.
 create or replace function {schema}.tenant_cancel(p_job uuid, p_reason text default 'cancelled')
