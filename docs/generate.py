@@ -51,6 +51,8 @@ SETTINGS = {
     "pool_size": "The most connections that one process takes from its Postgres pool.",
     "lock_connections": "The most connections that a worker takes for named locks, besides its pool. See "
     "[locks](../guides/locks.md#how-it-is-kept).",
+    "lock_classes": "Numbers of namespaces of locks, for programs that take the same locks by SQL, as in "
+    '`"edition=1; project=2"`. See [locks](../guides/locks.md#lock-classes).',
     "lanes": 'A worker\'s slots and the queues they serve, as in `"fast=3:fast; general=5:*:fair"`.',
     "kinds": "The kinds that a worker takes, separated by commas. Empty: all kinds of the app.",
     "claim_tenants": "The tenants whose jobs a worker takes, separated by commas. Empty: all jobs.",

@@ -14,13 +14,16 @@ from examples.docverse.services.build_processing import EditionsProgress
 from examples.docverse.services.hosting import QueueIn
 from examples.docverse.upkeep import add_dashboard_sync, add_periodic
 
+# Operators see them in pg_locks, and a script of theirs that takes such a lock excludes the jobs.
+LOCK_CLASSES = {"edition": 1, "project": 2}
 Opened = Callable[[Config, QueueIn], AbstractAsyncContextManager[Docverse]]
 
 
 def docverse_app(config: Config, opened: Opened = open_docverse, **settings: Any) -> Dutiful:
     """The app of all processes; `opened` makes the services that its jobs use."""
     # purgatory_cleanup removes the records of ended jobs; workers remove none by themselves.
-    app = Dutiful(config.database_url, **{"redis_url": config.redis_url, "retention": "never", **settings})
+    given: dict[str, Any] = {"redis_url": config.redis_url, "retention": "never", "lock_classes": LOCK_CLASSES}
+    app = Dutiful(config.database_url, **given | settings)
     app.resource(_docverse(app, config, opened))
     _build_processing(app, config)
     _edition_update(app, config)

@@ -59,6 +59,7 @@ def make_store(settings: Settings) -> Store:
                 direct_dsn=direct_url,
                 pool_size=settings.pool_size,
                 notify_within=settings.notify_in_transaction,
+                lock_classes=settings.lock_classes,
             )
         case other:
             assert_never(other)

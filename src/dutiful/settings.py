@@ -50,6 +50,8 @@ class Settings:
     sqlite_driver: str = "apsw"
     pool_size: int = 8
     lock_connections: int = 10  # for named locks, in addition to the pool; open only while needed
+    # By namespace: the first number of its advisory locks, if other programs are to know it.
+    lock_classes: Mapping[str, int] = field(default_factory=dict, hash=False)
     lanes: tuple[LaneSettings, ...] = DEFAULT_LANES
     kinds: tuple[str, ...] = ()  # the registered kinds that a worker runs; empty: all
     claim_tenants: tuple[str, ...] = ()  # the tenants whose jobs a worker takes; empty: all
@@ -250,6 +252,8 @@ def _read(name: str, value: Any, source: str) -> Any:
         return read_lanes(value)
     if name == "timeouts":
         return _timeouts(value)
+    if name == "lock_classes":
+        return _lock_classes(value)
     if hint == timedelta | None and value in ("never", "off"):
         return None
     if hint in (timedelta, timedelta | None):
@@ -278,12 +282,34 @@ def _read(name: str, value: Any, source: str) -> Any:
 
 def _timeouts(value: Any) -> dict[str, timedelta | None]:
     """`"fast=2m; *=20m"`, or a table {fast = "2m"}; "*" means all other queues, "none" no limit."""
-    if isinstance(value, str):
-        pairs = [text.partition("=") for text in value.split(";") if text.strip()]
-        value = {queue.strip(): timeout.strip() for queue, _, timeout in pairs}
-    if not isinstance(value, Mapping) or not all(isinstance(queue, str) and queue for queue in value):
-        raise UsageError(f'setting timeouts is {value!r}: write it as "fast=2m; *=20m"')
     return {
         queue: None if timeout in (None, "none") else duration(timeout, f"timeouts of queue {queue}")
-        for queue, timeout in value.items()
+        for queue, timeout in _pairs("timeouts", value, "fast=2m; *=20m").items()
     }
+
+
+def _lock_classes(value: Any) -> dict[str, int]:
+    """`"edition=1; project=2"`, or a table {edition = 1, project = 2}."""
+    classes: dict[str, int] = {}
+    for namespace, number in _pairs("lock_classes", value, "edition=1; project=2").items():
+        whole = isinstance(number, int | str) and not isinstance(number, bool) and str(number).isdecimal()
+        if not whole or not 0 < int(number) < 2**31:
+            raise UsageError(
+                f"setting lock_classes gives {namespace!r} the class {number!r}: it must be from 1 to {2**31 - 1}"
+            )
+        if int(number) in classes.values():
+            raise UsageError(
+                f"setting lock_classes gives the class {number} to two namespaces, which would share their locks: give "
+                f"{namespace!r} another one"
+            )
+        classes[namespace] = int(number)
+    return classes
+
+
+def _pairs(name: str, value: Any, form: str) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        texts = [text.partition("=") for text in value.split(";") if text.strip()]
+        value = {key.strip(): given.strip() for key, _, given in texts}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+        raise UsageError(f'setting {name} is {value!r}: write it as "{form}"')
+    return value

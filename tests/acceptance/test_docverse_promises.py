@@ -84,7 +84,7 @@ async def test_the_second_wait_is_twice_as_long_as_the_first(host: Host, kind: s
 
 
 @pytest.mark.req("D52", "D55", "D56", "D57")
-async def test_locks_are_advisory_ones_of_two_namespaces_and_a_contender_waits(host: Host) -> None:
+async def test_editions_are_locked_by_class_1_and_projects_by_class_2_and_a_contender_waits(host: Host) -> None:
     await host.add_org()
     project = await host.add_project()
     held = Held("put", "__dashboard.html")
@@ -99,8 +99,7 @@ async def test_locks_are_advisory_ones_of_two_namespaces_and_a_contender_waits(h
 
         await until(one_waits)
         owner = await host.services.hosting.project("rubin", "guide")
-        ((of_projects, key, granted),) = await _locks(host)
-        assert (key, granted) == (owner.id, True), "the second number is the project's id"
+        assert await _locks(host) == [(2, owner.id, True)]
         held.released.set()
         assert [(await host.ended(job))["status"] for job in (first, second)] == ["completed"] * 2
         assert await _locks(host) == []
@@ -109,10 +108,29 @@ async def test_locks_are_advisory_ones_of_two_namespaces_and_a_contender_waits(h
         job = await project.signal(await project.upload("main"))
         await held.reached.wait()
         edition = await host.services.hosting.edition(owner, "__main")
-        ((of_editions, key, granted),) = await _locks(host)
-        assert (key, granted) == (edition.id, True) and of_editions != of_projects, "edition 7 is not project 7"
+        assert await _locks(host) == [(1, edition.id, True)]
         held.released.set()
         await host.ended(job)
+
+
+@pytest.mark.req("D52", "D56")
+async def test_an_operator_who_takes_an_editions_lock_by_sql_makes_its_builds_wait(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    owner = await host.services.hosting.project("rubin", "guide")
+    edition = await host.services.hosting.edition(owner, "__main")
+    operator = await asyncpg.connect(host.config.database_url)
+    await operator.execute("select pg_advisory_lock(1, $1)", edition.id)
+    async with host.working():
+        job = await project.signal(await project.upload("main"))
+
+        async def waits() -> bool:
+            return (1, edition.id, False) in await _locks(host)
+
+        await until(waits)
+        assert (await host.job(job))["progress"]["editions_in_progress"] == ["__main"]
+        await operator.close()
+        assert (await host.ended(job))["status"] == "completed"
 
 
 async def _locks(host: Host) -> list[tuple[int, int, bool]]:

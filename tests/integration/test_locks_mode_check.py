@@ -44,6 +44,26 @@ async def test_a_worker_behind_a_pooler_takes_no_lock_beside_one_that_is_not(app
     await other.close()
 
 
+@pytest.mark.req("D52")
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_a_worker_with_other_classes_takes_no_lock_beside_one_that_has_none(app: Dutiful) -> None:
+    app.configure(lanes=(LaneSettings("here", 2, ("here",)),))
+    url, lanes = app.settings.database_url, (LaneSettings("other", 2, ("other",)),)
+    other = Dutiful(url, poll="100ms", lanes=lanes, lock_classes={"edition": 1})
+
+    @other.job(queue="other", retry=ONCE)
+    async def update(ctx: Context) -> None:
+        async with ctx.lock("edition", 42):
+            pass
+
+    async with working(app), working(other, services=False):
+        refused = await final(other, await update.enqueue())
+    await other.close()
+    assert refused.errors is not None
+    message = refused.errors[0]["message"]
+    assert "keeps locks as sessions edition=1, but worker" in message and "with the same lock_classes" in message
+
+
 def worker(locks: LockMode | None) -> WorkerRecord:
     now = datetime.now(UTC)
     return WorkerRecord(

@@ -72,6 +72,43 @@ async def test_a_lock_is_an_advisory_lock_of_two_numbers_whose_first_is_the_name
     assert len({row["pid"] for row in (edition, project, other)}) == 1
 
 
+@pytest.mark.req("D51", "D52")
+async def test_a_namespace_with_a_class_is_locked_by_numbers_that_any_program_can_take(
+    app: Dutiful, admin: Any
+) -> None:
+    app.configure(lock_classes="edition=1; project=2")
+    inside = asyncio.Event()
+
+    @app.job
+    async def update(ctx: Context) -> None:
+        async with ctx.lock("edition", 7):
+            inside.set()
+
+    await admin.execute("select pg_advisory_lock(1, 7), pg_advisory_lock(2, 7)")
+    async with working(app):
+        job = await update.enqueue()
+        await until_locks(app.settings.database_url, 2, 1)
+        assert not inside.is_set()
+        await admin.execute("select pg_advisory_unlock(1, 7)")
+        await job.result(SOON)
+    await admin.execute("select pg_advisory_unlock(2, 7)")
+
+
+async def test_a_key_that_is_no_number_of_32_bits_is_refused_where_its_namespace_has_a_class(app: Dutiful) -> None:
+    app.configure(lock_classes={"edition": 1})
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def update(ctx: Context, key: int | str) -> None:
+        async with ctx.lock("edition", key):
+            pass
+
+    async with working(app):
+        for key in ("main", 2**31):
+            ended = await final(app, await update.enqueue(key=key))
+            assert ended.errors is not None
+            assert f"the lock edition:{key} has a class, 1, so its key must be" in ended.errors[0]["message"]
+
+
 @pytest.mark.req("D71")
 async def test_waiting_for_locks_leaves_the_stores_connections_alone(app: Dutiful, admin: Any) -> None:
     app.configure(lanes=(LaneSettings("all", 12),), lock_connections=2, pool_size=1)

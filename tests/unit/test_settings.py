@@ -148,6 +148,28 @@ def test_an_app_reads_its_settings_late_and_can_be_given_more(monkeypatch: pytes
     assert app.settings.database_url == "sqlite:///given.db"
 
 
+@pytest.mark.parametrize("given", ["edition=1; project = 2", {"edition": 1, "project": "2"}])
+def test_lock_classes_are_numbers_by_namespace(tmp_path: Path, given: Any) -> None:
+    assert read(tmp_path, lock_classes=given).lock_classes == {"edition": 1, "project": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        ("edition", "from 1 to 2147483647"),
+        ("edition=0", "from 1 to 2147483647"),
+        ({"edition": 2**31}, "from 1 to 2147483647"),
+        ({"edition": True}, "from 1 to 2147483647"),
+        ("edition=1; project=1", "the class 1 to two namespaces"),
+        ("=1", "edition=1; project=2"),
+        ([1], "edition=1; project=2"),
+    ],
+)
+def test_lock_classes_that_cannot_work_are_refused(tmp_path: Path, given: Any, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
+        read(tmp_path, lock_classes=given)
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(AttributeError):
         Settings().lease = timedelta(0)  # type: ignore[misc]

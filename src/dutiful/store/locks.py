@@ -68,6 +68,9 @@ class LockStore(Protocol):
     async def mode(self) -> LockMode:
         """Whether `session` returns sessions; does not change while the store is open."""
 
+    async def scheme(self) -> str:
+        """The mode, and what else two workers must have in common for their locks to exclude each other."""
+
     async def session(self, lost: Callable[[], None]) -> LockSession | None:
         """A new session; `lost` is called on the event loop if it ends by itself. None in mode ROWS."""
 

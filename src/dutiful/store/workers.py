@@ -7,8 +7,6 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.store.locks import LockMode
-
 SQL_LANE = "sql"  # of workers in SQL
 
 
@@ -56,7 +54,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     leading: bool = False
     lanes: dict[str, LaneRecord]
     kinds: list[str]
-    locks: LockMode | None = None  # None: it takes none, or does not say
+    locks: str | None = None  # the scheme of its locks; None: it takes none, or does not say
 
     @property
     def in_sql(self) -> bool:

@@ -18,7 +18,6 @@ from dutiful.core.errors import DutifulError, StoreAway, StoreUnavailable
 from dutiful.observe.outage import level_of
 from dutiful.store import Store
 from dutiful.store.control import Pause
-from dutiful.store.locks import LockMode
 from dutiful.store.workers import LaneRecord, WorkerRecord
 from dutiful.worker.breakers.client import BreakerDeclaration
 from dutiful.worker.config import WorkerConfig
@@ -78,7 +77,7 @@ class Heartbeat:
     async def beat(self) -> None:
         # Read before the lanes are: a pause is reported as seen once no claim can miss it.
         pauses = await self._store.control.pauses()
-        record = self._record(self._lane_records(pauses), await self._lock_mode())
+        record = self._record(self._lane_records(pauses), await self._lock_scheme())
         ttl = 3 * self._settings.heartbeat
         await self._store.workers.heartbeat(record, ttl)
         if time.monotonic() - self._last_beat > ttl.total_seconds():
@@ -86,7 +85,7 @@ class Heartbeat:
         self._last_beat = time.monotonic()
         self._config.delivery.set_remote_watchers(await self._store.events.has_listeners())
 
-    def _record(self, lanes: dict[str, LaneRecord], locks: LockMode | None = None) -> WorkerRecord:
+    def _record(self, lanes: dict[str, LaneRecord], locks: str | None = None) -> WorkerRecord:
         host = socket.gethostname()
         return WorkerRecord(
             id=self._id,
@@ -127,9 +126,9 @@ class Heartbeat:
             for lane in self._lanes
         }
 
-    async def _lock_mode(self) -> LockMode | None:
+    async def _lock_scheme(self) -> str | None:
         try:
-            return await self._store.locks.mode()
+            return await self._store.locks.scheme()
         except StoreUnavailable as error:
             log.log(level_of(error), "locks have to wait: %s", error)  # the rest of the worker continues
             return None

@@ -293,7 +293,8 @@ def _locks(fleet: FleetState) -> Iterator[Finding]:
         yield Finding(
             Level.PROBLEM,
             f"live workers keep named locks {how}: these do not exclude each other, so the later ones do not get locks",
-            "let all workers reach Postgres the same way, or set direct_url for those behind a pooler",
+            "let all workers reach Postgres the same way, with the same lock_classes; set direct_url for those behind "
+            "a pooler",
         )
 
 

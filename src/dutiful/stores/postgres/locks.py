@@ -3,26 +3,30 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import asyncpg
 import msgspec
 
+from dutiful.core.errors import UsageError
 from dutiful.core.job import ClaimToken
 from dutiful.store.locks import LockHolder, LockMode, LockName, lock_refused
 from dutiful.stores.postgres.engine.connection import DRIVER_ERRORS, behind_pooler, connect, translate
-from dutiful.stores.postgres.engine.subject import Subject
+from dutiful.stores.postgres.engine.subject import Session, Subject
 from dutiful.stores.statements import Statements
 
 
 class PostgresLockSession:
-    def __init__(self, connection: Any, sql: Statements, secret: str, url: str, lost: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Any, sql: Statements, numbers: "LockNumbers", url: str, lost: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._sql = sql
-        self._secret = secret
+        self._numbers = numbers
         self._url = url
         self._lost = lost
         self._closing = False
@@ -33,8 +37,9 @@ class PostgresLockSession:
 
     async def acquire(self, name: LockName, patience: float) -> bool:
         limit = min(max(round(patience * 1000), 1), _LONGEST)
+        numbers = self._numbers.of(name)
         try:
-            await self._fetch("lock_acquire", *_numbers(self._secret, name), str(limit), timeout=limit / 1000 + 10)
+            await self._fetch("lock_acquire", *numbers, str(limit), timeout=limit / 1000 + 10)
         except asyncpg.LockNotAvailableError:
             return False
         except DRIVER_ERRORS as error:
@@ -45,7 +50,7 @@ class PostgresLockSession:
         if self._connection.is_closed():
             return  # so the server has freed it
         try:
-            await self._fetch("lock_release", *_numbers(self._secret, name), timeout=10)
+            await self._fetch("lock_release", *self._numbers.of(name), timeout=10)
         except DRIVER_ERRORS as error:
             raise translate(error, self._url) from error
 
@@ -85,6 +90,15 @@ class PostgresLockSession:
 class PostgresLocks(Subject):
     _mode: LockMode | None = None
 
+    def __init__(self, session: Session, classes: Mapping[str, int]) -> None:
+        super().__init__(session)
+        self._classes = classes
+
+    async def scheme(self) -> str:
+        mode = await self.mode()
+        classes = self._classes if mode is LockMode.SESSIONS else {}
+        return " ".join([mode, *(f"{namespace}={number}" for namespace, number in sorted(classes.items()))])
+
     async def mode(self) -> LockMode:
         if self._mode is None:
             self._mode = await self._find_mode()
@@ -112,13 +126,13 @@ class PostgresLocks(Subject):
             secret = await connection.fetchval(self._sql["lock_secret"])
         except DRIVER_ERRORS as error:
             raise translate(error, self._db.url) from error
-        return PostgresLockSession(connection, self._sql, secret, self._db.url, lost)
+        return PostgresLockSession(connection, self._sql, LockNumbers(secret, self._classes), self._db.url, lost)
 
     async def holder(self, name: LockName) -> LockHolder | None:
         if await self.mode() is LockMode.ROWS:
             return None
         ((secret,),) = await self._db.fetch(self._sql["lock_secret"])
-        found = await self._db.fetch(self._sql["lock_holder"], *_numbers(secret, name))
+        found = await self._db.fetch(self._sql["lock_holder"], *LockNumbers(secret, self._classes).of(name))
         return LockHolder(*found[0]) if found else None
 
     async def intruders(self) -> list[tuple[str, str]]:
@@ -151,15 +165,28 @@ HEARTBEAT = 5.0
 _LONGEST = 2**31 - 1  # the longest lock_timeout, in milliseconds
 
 
-def _numbers(secret: str, name: LockName) -> tuple[int, int]:
-    """The two keys of an advisory lock: a hash of the namespace, and the key itself if it fits, else its hash.
+@dataclass(frozen=True, slots=True)
+class LockNumbers:
+    """The two numbers of an advisory lock.
 
-    Any role that may connect can take advisory locks; the schema's `secret` keeps it from guessing the keys.
+    Any role that may connect can take advisory locks; the schema's `secret` keeps it from guessing their numbers.
+    Namespaces with a class give that up, so that other programs can take their locks.
     """
-    key = name.key
-    if not isinstance(key, int) or not -(2**31) <= key < 2**31:
-        key = _hash(f"{secret} {msgspec.json.encode(key).decode()}")
-    return _hash(f"{secret} {name.namespace}"), key
+
+    secret: str
+    classes: Mapping[str, int]
+
+    def of(self, name: LockName) -> tuple[int, int]:
+        """The class of the namespace, or its hash; and the key itself if it fits, else its hash."""
+        fits = isinstance(name.key, int) and -(2**31) <= name.key < 2**31
+        number = self.classes.get(name.namespace)
+        if number is not None and not fits:
+            raise UsageError(
+                f"the lock {name} has a class, {number}, so its key must be a whole number of 32 bits: give it one, or "
+                f"leave {name.namespace} out of the setting lock_classes"
+            )
+        key = int(name.key) if fits else _hash(f"{self.secret} {msgspec.json.encode(name.key).decode()}")
+        return _hash(f"{self.secret} {name.namespace}") if number is None else number, key
 
 
 def _hash(text: str) -> int:

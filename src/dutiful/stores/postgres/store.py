@@ -1,6 +1,7 @@
 """The Postgres store: one object per subject, each a thin caller of the functions in the schema."""
 
 import copy
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -47,11 +48,12 @@ class PostgresStore:
 
     def __init__(
         self, dsn: str, *, schema: str = "dutiful", direct_dsn: str | None = None, pool_size: int = 8,
-        notify_within: bool = True,
+        notify_within: bool = True, lock_classes: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         check_schema(schema)
         db = Connections(dsn, size=pool_size)
         self._notify_within = notify_within
+        self._lock_classes = lock_classes or {}
         self._attach(Session(db, schema, direct_dsn=direct_dsn or dsn, direct_given=direct_dsn is not None))
 
     def _attach(self, session: Session) -> None:
@@ -61,7 +63,7 @@ class PostgresStore:
         self.control = PostgresControl(session)
         self.progress = PostgresProgress(session)
         self.steps = PostgresSteps(session)
-        self.locks = PostgresLocks(session)
+        self.locks = PostgresLocks(session, self._lock_classes)
         self.promotion = PostgresPromotion(session)
         self.dependents = PostgresDependents(session)
         self.trees = PostgresTrees(session)

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from dutiful.store.locks import LockMode
 from dutiful.store.workers import Process, WorkerRecord
 from dutiful.stores import liveness
 from dutiful.stores.postgres.engine.subject import Session, Subject, decoded, text
@@ -41,5 +40,5 @@ def _worker(
         pid=pid,
         alive=alive and process is not Process.ENDED,
         process=process,
-        locks=None if locks is None else LockMode(locks),
+        locks=locks,
     )

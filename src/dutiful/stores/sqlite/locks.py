@@ -27,6 +27,9 @@ class SqliteLocks(Subject):
     async def mode(self) -> LockMode:
         return LockMode.ROWS
 
+    async def scheme(self) -> str:
+        return LockMode.ROWS
+
     async def session(self, lost: Callable[[], None]) -> None:
         """None: locks are rows, because SQLite frees no locks when a connection ends."""
 

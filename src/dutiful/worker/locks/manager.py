@@ -160,9 +160,9 @@ class LockManager:
 
 
 class LockModeCheck:
-    """Checks that all workers keep locks in the same mode, because the two modes do not see each other's locks.
+    """Checks that all workers keep locks by the same scheme, because two schemes do not see each other's locks.
 
-    Checked at the start, and before each lock until the check has passed. A worker records its mode before it takes a
+    Checked at the start, and before each lock until the check has passed. A worker records its scheme before it takes a
     lock. So of two that differ, the one that checks later sees the other, and takes no lock until that one has gone; a
     worker that has passed need not check again.
     """
@@ -184,7 +184,7 @@ class LockModeCheck:
             log.warning("no job gets a lock here for now: %s", error)
 
     async def check(self) -> None:
-        """Waits until the check has passed; UsageError if a live worker keeps locks in the other mode."""
+        """Waits until the check has passed; UsageError if a live worker keeps locks by another scheme."""
         while not self._passed:
             try:
                 self._passed = await self._agreed()
@@ -194,13 +194,14 @@ class LockModeCheck:
                 await asyncio.sleep(PAUSE)
 
     async def _agreed(self) -> bool:
-        """Whether all modes agree; False if our own is not recorded yet."""
-        ours = await self._store.locks.mode()
+        """Whether all schemes agree; False if our own is not recorded yet."""
+        ours = await self._store.locks.scheme()
         workers = await self._store.workers.all()
         for worker in workers:
             if worker.alive and worker.id != self._worker_id and worker.locks not in (None, ours):
                 raise UsageError(
                     f"this worker keeps locks as {ours}, but worker {worker.name} as {worker.locks}, so they would "
-                    "not exclude each other: let all reach Postgres the same way, or set direct_url behind a pooler"
+                    "not exclude each other: let all reach Postgres the same way, with the same lock_classes, or set "
+                    "direct_url behind a pooler"
                 )
         return any(worker.id == self._worker_id and worker.locks == ours for worker in workers)

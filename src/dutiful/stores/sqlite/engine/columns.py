@@ -17,7 +17,6 @@ from dutiful.core.review.audit import AuditEvent, AuditOutcome, enum_or_text
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.steps import StepKind, StepRecord, StepState
 from dutiful.store.dead_letters import BulkRun, BulkState, DeadLetter, DeadLetterFilter
-from dutiful.store.locks import LockMode
 from dutiful.store.metrics import AttemptStats
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.tokens import ApiToken
@@ -283,7 +282,7 @@ AUDIT_EVENT = Columns(
 WORKER = Columns(
     WorkerRecord, id=ID, name=PLAIN, host=PLAIN, pid=PLAIN, started_at=TIME, seen_at=TIME, leading=BOOL,
     lanes=Codec(to_json, partial(read_as, msgspec.json.Decoder(dict[str, LaneRecord]))), kinds=JSON,
-    locks=one_of(LockMode),
+    locks=PLAIN,
 )  # fmt: skip
 
 SCHEDULE = Columns(
