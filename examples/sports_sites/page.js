@@ -129,7 +129,7 @@ function drawOutside({breakers, failing, mails}) {
       button.addEventListener("click", () => act(() => ask(`/api/outside/${service}`, "PUT", {failing: !failing[service]})));
       const made = element("li", "", "");
       made.append(element("p", "", "service", element("b", title), breakerPill(breaker?.state ?? "closed"), button));
-      const notes = [failing[service] ? "does not answer" : "", breaker?.waiting ? `${breaker.waiting} jobs wait` : ""];
+      const notes = [failing[service] ? "does not answer" : "", waiting(breaker?.waiting)];
       if (notes.some(Boolean)) made.append(element("p", notes.filter(Boolean).join(" · "), "meta"));
       made.dataset.service = service;
       return made;
@@ -139,6 +139,11 @@ function drawOutside({breakers, failing, mails}) {
   find("#mails").replaceChildren(
     ...mails.map((mail) => element("li", "", "", element("b", mail.subject), element("p", mail.to, "meta"))),
   );
+}
+
+function waiting(jobs) {
+  if (!jobs) return "";
+  return jobs === 1 ? "1 job waits" : `${jobs} jobs wait`;
 }
 
 async function look() {

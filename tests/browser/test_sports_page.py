@@ -64,6 +64,8 @@ async def test_an_edit_is_followed_by_its_jobs_and_a_failing_service_by_its_brea
     await page.until(f"['open', 'half_open'].includes({breaker('grid')})")
     await page.until(f"document.querySelectorAll('#edits > li').length === 2 && {job('email')} === 'completed'")
     assert await page.evaluate(job("analysis")) != "completed"
+    await page.until("document.querySelector('[data-service=grid] .meta').textContent.endsWith('1 job waits')")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
 
     await page.click("[data-service=grid] button")
     await page.until(f"{job('analysis')} === 'completed' && {breaker('grid')} === 'closed'")
