@@ -228,6 +228,82 @@ async def test_a_breaker_learns_of_a_handler_that_never_stops(app: Dutiful) -> N
         await linger(app, 0)
 
 
+async def breaker_of(app: Dutiful, name: str) -> tuple[str, int]:
+    (found,) = [one.breaker for one in await (await app.operator()).breakers.all() if one.breaker.name == name]
+    return found.state, found.failures
+
+
+@pytest.mark.parametrize("mode", ["thread", "loop"])
+@pytest.mark.req("L48", "L59")
+async def test_a_call_that_hangs_in_a_block_of_a_breaker_has_failed(app: Dutiful, pipe: Pipe, mode: str) -> None:
+    go = asyncio.Event()
+    app.breaker("mail", failures=2, open_for="1h")
+
+    @app.job(timeout="100ms", retry=ONCE)
+    def thread(ctx: Context) -> None:
+        with ctx.breaker("mail"):
+            pipe.block()
+
+    @app.job(timeout="100ms", retry=ONCE)
+    async def loop(ctx: Context) -> None:
+        async with ctx.breaker("mail"):
+            await ignore_cancellation(go)
+
+    @app.job(retry=ONCE)
+    def next_one(ctx: Context) -> None:
+        with ctx.breaker("mail"):
+            raise AssertionError("it is open")
+
+    async def failures(number: int) -> None:
+        async def look() -> bool:
+            return (await breaker_of(app, "mail"))[1] == number
+
+        await eventually(look)
+
+    async with one_slot(app):
+        try:
+            for number in (1, 2):
+                await final(app, await app.enqueue(mode))
+                await failures(number)
+            waits = await next_one.enqueue()
+            await eventually(lambda: _blocked(waits))
+        finally:
+            pipe.release()
+            go.set()
+        await linger(app, 0)
+    assert await breaker_of(app, "mail") == ("open", 2), "what comes later is not counted again"
+    assert (await waits.record()).attempt == 0
+
+
+async def _blocked(job: Handle[Any]) -> bool:
+    return (await job.record()).state is State.BLOCKED
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_call_that_hangs_and_was_cancelled_says_nothing_of_its_service(app: Dutiful, pipe: Pipe) -> None:
+    app.breaker("mail", failures=1, open_for="1h")
+
+    @app.job(retry=ONCE)
+    def hangs(ctx: Context) -> None:
+        with ctx.breaker("mail"):
+            pipe.block()
+
+    async with one_slot(app):
+        job = await hangs.enqueue()
+
+        async def begun() -> bool:
+            return pipe.calls == 1
+
+        try:
+            await eventually(begun)
+            await job.cancel()
+            assert (await final(app, job)).state is State.CANCELLED
+        finally:
+            pipe.release()
+        await linger(app, 0)
+    assert await breaker_of(app, "mail") == ("closed", 0)
+
+
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
 async def test_a_handler_that_stops_within_its_grace_keeps_its_own_outcome(app: Dutiful) -> None:
     begun, cleaned = asyncio.Event(), []

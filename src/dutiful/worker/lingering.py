@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from dutiful.core import ids
+from dutiful.core.breaker.state import CallResult
 from dutiful.core.duration import brief
 from dutiful.core.outcome import Done
 from dutiful.kind import Kind, Mode
@@ -108,13 +109,15 @@ class Lingering:
     def _give_up(self, slot: Slot) -> None:
         claim, kind, reason = slot.claim, slot.kind, slot.stop
         assert claim is not None and kind is not None and reason is not None
-        ran = brief(slot.elapsed)
+        ran, leave_blocks = brief(slot.elapsed), slot.on_left
         was_in_thread, lingers = slot.leave_thread()
         if not was_in_thread:
             lingers = self._replace(slot)
         if lingers is None:
             return  # it has ended at this moment
         self._slots.lingering.append(lingers)
+        if leave_blocks is not None:
+            self._report(leave_blocks(CallResult.BAD if reason is StopReason.TIMEOUT else CallResult.UNCLEAR))
         log.warning(
             "job %s (%s) %s, and its handler does not stop: it is settled without it after %s; "
             "handlers that linger here: %d",
@@ -128,13 +131,17 @@ class Lingering:
         report = slot.on_given_up
         result, fresh = lane.give_up(slot)
         if report is not None and result is not None:
-            reporting = asyncio.get_running_loop().create_task(report(result))
-            self._reporting.add(reporting)
-            reporting.add_done_callback(self._reporting.discard)
+            self._report(report(result))
         self._tasks.abandoned()
         self._tasks.start(lane, fresh)
         task.add_done_callback(partial(self._slots.forget, slot))
         return LingeringHandler(claim, slot.lane, task)
+
+    def _report(self, report: Coroutine[Any, Any, None]) -> None:
+        """Tells a breaker, in a task of its own."""
+        reporting = asyncio.get_running_loop().create_task(report)
+        self._reporting.add(reporting)
+        reporting.add_done_callback(self._reporting.discard)
 
     def _forget_ended(self) -> None:
         ended = [one for one in self._slots.lingering if one.ended]

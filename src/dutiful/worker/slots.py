@@ -102,6 +102,7 @@ class Slot:
     abandoned: bool = False  # the claim was settled or released while the handler still runs
     closing: bool = False  # from now on the worker itself cancels the task
     on_given_up: Callable[[CallResult], Coroutine[Any, Any, None]] | None = None  # reports to the breaker of its kind
+    on_left: Callable[[CallResult], Coroutine[Any, Any, None]] | None = None  # reports for the blocks that it is in
     _interrupt: Callable[[StopReason], None] | None = None
     _leave: Callable[[], LingeringHandler | None] | None = None  # ends the wait for a handler in a thread
     _job_limit: tuple[float | None, timedelta | None] = (None, None)  # deadline and timeout outside of phases
@@ -154,7 +155,7 @@ class Slot:
 
     def end(self) -> None:
         self.claim = self.kind = self.deadline = self.phase = None
-        self._interrupt = self._leave = self.on_given_up = None
+        self._interrupt = self._leave = self.on_given_up = self.on_left = None
 
     @property
     def claims(self) -> list[Claim]:

@@ -14,6 +14,7 @@ from dutiful.core.breaker.state import CallResult, Entry
 from dutiful.core.errors import BreakerOpen, UsageError
 from dutiful.core.job import ClaimToken
 from dutiful.worker.breakers.client import BreakerClient
+from dutiful.worker.slots import Slot
 
 log = logging.getLogger("dutiful.worker")
 ResultOf = Callable[[BaseException | None], CallResult]
@@ -79,11 +80,13 @@ INNERMOST: ContextVar[BreakerCall | None] = ContextVar("dutiful_innermost_breake
 class AttemptBreakers:
     """The breakers of one attempt, whose concurrent calls never reject each other."""
 
-    def __init__(self, client: BreakerClient, token: ClaimToken, result_of: ResultOf) -> None:
+    def __init__(self, client: BreakerClient, token: ClaimToken, slot: Slot, result_of: ResultOf) -> None:
         """`result_of` returns the result to report for a block that ended with an error, or None."""
         self.client = client
         self.result_of = result_of
         self._token = token
+        self._slot = slot
+        self._blocks: list[BreakerCall] = []  # that the handler is in, the innermost last
         self._turns: dict[str, asyncio.Lock] = {}
         self._declared: BreakerCall | None = None
 
@@ -98,6 +101,9 @@ class AttemptBreakers:
             call.has_turn = await self._take_turn(call.name)
         try:
             call.entered(await self.client.enter(call.name, self._token), enclosing)
+            self._blocks.append(call)
+            if self._slot.claim is not None and self._slot.claim.claim_id == self._token.claim_id:
+                self._slot.on_left = self.leave_blocks
         finally:
             if call.entry is None or not call.entry.probe:
                 self._end_turn(call)
@@ -108,6 +114,7 @@ class AttemptBreakers:
         entry, call.entry, call.inside = call.entry, None, False
         if entry is None:
             return
+        self._blocks.remove(call)
         result = call.result_to_report(result)
         try:
             if call.shares_probe_of is None or result is not CallResult.UNCLEAR:
@@ -120,6 +127,12 @@ class AttemptBreakers:
         call.abandoned = True
         if call.inside:
             self.client.loop.create_task(self.exit(call, CallResult.UNCLEAR))
+
+    async def leave_blocks(self, result: CallResult) -> None:
+        """Ends the blocks of a handler that does not stop; what it reports later changes nothing."""
+        for call in reversed(self._blocks[:]):
+            if call is not self._declared:
+                await self.exit(call, result)
 
     async def _take_turn(self, name: str) -> bool:
         turn = self._turns.setdefault(name, asyncio.Lock())

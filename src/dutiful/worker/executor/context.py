@@ -167,7 +167,7 @@ class AttemptContext(ClaimFacts):
     def _own_breakers(self) -> AttemptBreakers:
         if self._breakers is None:
             assert self._deps.breakers is not None
-            self._breakers = AttemptBreakers(self._deps.breakers, self._token, self._call_result)
+            self._breakers = AttemptBreakers(self._deps.breakers, self._token, self._slot, self._call_result)
         return self._breakers
 
     def _call_result(self, error: BaseException | None) -> CallResult:
