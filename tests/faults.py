@@ -34,7 +34,10 @@ _TAIL = 4_000
 
 
 async def until(look: Callable[[], Awaitable[T]], what: str, *, within: float = LONG_ENOUGH, every: float = 0.02) -> T:
-    """Call `look` until its answer is true, and return that; an unavailable store counts as false."""
+    """Call `look` until its answer is true, and return that; an unavailable store counts as false.
+
+    Looks more seldom the longer it waits, because each look is a query.
+    """
     deadline = time.monotonic() + within
     while True:
         seen: T | StoreUnavailable
@@ -47,6 +50,7 @@ async def until(look: Callable[[], Awaitable[T]], what: str, *, within: float = 
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {within:g} s until {what}; the last answer was {seen!r}")
         await asyncio.sleep(every)
+        every = max(every, min(every * 1.2, 0.1))
 
 
 class Process:

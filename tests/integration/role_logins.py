@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -23,19 +23,19 @@ EXECUTABLE = """
 
 
 class Roles:
-    """A schema with all groups, a login in each and one in none."""
+    """A schema with all groups, a login in each and one in none.
+
+    Each login keeps a session for each tenant, because to connect costs more than most statements.
+    """
 
     def __init__(self, logins: LoginRoles) -> None:
         self.logins = logins
         self.schema = logins.schema
+        self._sessions: dict[tuple[str, str | None], psycopg.Connection[Any]] = {}
 
     def run(self, role: str, statement: str, *args: Any, tenant: str | None = None) -> list[tuple[Any, ...]]:
         """As one of the logins; {s} is the schema."""
-        with psycopg.connect(self.logins.url(role), autocommit=True) as connection:
-            if tenant is not None:
-                connection.execute("select set_config('dutiful.tenant', %s, false)", [tenant])
-            cursor = connection.execute(statement.replace("{s}", self.schema).encode(), args)
-            return cursor.fetchall() if cursor.description else []
+        return self._execute(self.logins.url(role), tenant, statement.replace("{s}", self.schema), args)
 
     def denied(self, role: str, statement: str, *args: Any) -> str:
         with pytest.raises(psycopg.errors.InsufficientPrivilege) as raised:
@@ -56,9 +56,22 @@ class Roles:
         return psycopg.connect(self.logins.superuser_url, autocommit=True)
 
     def as_superuser(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
-        with self.superuser() as connection:
-            cursor = connection.execute(statement.encode(), args)
-            return cursor.fetchall() if cursor.description else []
+        return self._execute(self.logins.superuser_url, None, statement, args)
+
+    def _execute(self, url: str, tenant: str | None, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        session = self._sessions.get((url, tenant))
+        if session is None:
+            # Not prepared, because tests change what statements return.
+            session = psycopg.connect(url, autocommit=True, prepare_threshold=None)
+            self._sessions[url, tenant] = session
+            if tenant is not None:
+                session.execute("select set_config('dutiful.tenant', %s, false)", [tenant])
+        cursor = session.execute(statement.encode(), args)
+        return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
 
 
 @contextmanager
@@ -73,7 +86,8 @@ def made(server: Postgres, *, tenants: bool) -> Iterator[Roles]:
         asyncio.run(_make(logins, tenants=tenants))
         for role in LOGINS[1:-1]:
             logins.run("GRANT {} TO {}", f"{schema}_{role}", logins.name(role))
-        yield Roles(logins)
+        with closing(Roles(logins)) as roles:
+            yield roles
 
 
 async def _make(logins: LoginRoles, *, tenants: bool) -> None:

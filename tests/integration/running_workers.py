@@ -68,10 +68,11 @@ async def clocked(app: Dutiful, clock: Clock) -> AsyncIterator[Client]:
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
     """Call `look` until its answer is true; returns the answer."""
-    until = time.monotonic() + DEADLINE
+    until, pause = time.monotonic() + DEADLINE, 0.01
     while not (answer := await look()):
         assert time.monotonic() < until, "it was not true in time"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.1, 0.05)
     return answer
 
 
