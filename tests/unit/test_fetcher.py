@@ -13,7 +13,7 @@ from dutiful.core.errors import StoreUnavailable
 from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
-from dutiful.worker.fetcher import FORGET_AFTER, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
+from dutiful.worker.fetcher import FORGET_AFTER, MOST_ASKED, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
 from dutiful.worker.leases import Leases
 
 __all__ = ["clock"]
@@ -50,6 +50,25 @@ def test_queues_of_one_priority_take_turns_to_be_first(cursors: FetchCursors) ->
 def test_a_better_priority_comes_first_whoevers_turn_it_is(cursors: FetchCursors) -> None:
     cursors.add([("a", 2), ("b", 1), ("b", 2), ("a", 0)])
     assert [order(cursors) for _ in range(2)] == [["a0", "b1", "b2", "a2"], ["a0", "b1", "a2", "b2"]]
+
+
+def test_of_very_many_queues_each_turn_begins_where_the_last_claim_could_not_look(cursors: FetchCursors) -> None:
+    names = [f"q{n:05}" for n in range(2 * MOST_ASKED + 1)]
+    cursors.add([(name, 1) for name in names])
+    turns = [[level.queue for level in cursors.levels(ANY)] for _ in range(3)]
+    assert [turn[0] for turn in turns] == [names[MOST_ASKED], names[2 * MOST_ASKED], names[MOST_ASKED - 1]]
+    assert all(sorted(turn) == names for turn in turns)
+
+
+def test_a_level_that_is_forgotten_while_levels_are_asked_for_is_passed_over(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    cursors.add([("a", 1), ("b", 2)])
+    asked = cursors.in_order(ANY)
+    assert next(asked).queue == "a"
+    clock.now += FORGET_AFTER + 1
+    cursors.forget_idle()
+    assert list(asked) == [] and floors(cursors) == {}
 
 
 def test_a_lane_sees_its_own_queues_only(cursors: FetchCursors) -> None:
@@ -276,6 +295,40 @@ async def test_a_claim_asks_for_what_the_lane_wants_and_its_leases_are_kept() ->
     assert request.levels == [QueueLevel("default", 100, 0)]
     assert fetching.leases.claim(2) == claims[1]
     assert floors(fetching.cursors) == {("default", 100): 3_000}
+
+
+async def test_very_many_queues_are_asked_for_in_parts_until_one_has_jobs(clock: MovingClock) -> None:
+    fetching = Fetching()
+    fetching.cursors.add([(f"invented-{n}", 100) for n in range(3 * MOST_ASKED)])
+    fetching.claims.script("claim", [], [new_claim(1, queue="default", seq=7)])
+
+    assert [claim.claim_id for claim in await fetching.fetcher.fetch(7, suspect=False)] == [1]
+    assert [len(request.levels) for request in fetching.claims.asked("claim")] == [MOST_ASKED] * 2
+    assert await fetching.fetcher.fetch(7, suspect=False) == []
+    asked = [level.queue for request in fetching.claims.asked("claim")[2:] for level in request.levels]
+    assert len(asked) == len({*asked}) == 3 * MOST_ASKED + 1, "nowhere else could there be one"
+
+
+async def test_of_very_many_queues_those_without_a_job_are_forgotten_unless_one_was_named_meanwhile(
+    clock: MovingClock,
+) -> None:
+    fetching = Fetching()
+    names = [f"invented-{n:04}" for n in range(2 * MOST_ASKED)]
+    fetching.cursors.add([(name, 100) for name in names])
+    clock.now += 1
+
+    async def hint(given: Any) -> list[Any]:
+        clock.now += 1
+        fetching.cursors.add_hinted([(given.levels[0].queue, 100)])
+        clock.now += 1
+        return []
+
+    fetching.claims.script("claim", hint)
+    assert await fetching.fetcher.fetch(7, suspect=False) == []
+
+    named = fetching.claims.asked("claim")[0].levels[0].queue
+    last = [level.queue for level in fetching.claims.asked("claim")[-1].levels]
+    assert {queue for queue, _ in floors(fetching.cursors)} == {named, *last} and len(last) == 1
 
 
 async def test_without_a_level_nothing_is_asked() -> None:

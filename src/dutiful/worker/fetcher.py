@@ -1,8 +1,9 @@
 """Claims jobs for one lane, from where earlier claims ended, and tracks which pauses its claims have respected."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Protocol
 from uuid import UUID
 
@@ -20,6 +21,7 @@ FORGET_AFTER = 60.0
 # A hint may name levels that do not exist, and each level costs an index look-up with every claim.
 MOST_HINTED = 50
 MOST_REMEMBERED = 200  # levels that are idle
+MOST_ASKED = 1_000  # levels in one claim: who may enqueue may invent any number of queues
 NEAR = 5_000_000  # microseconds below a floor: jobs of most transactions that commit late
 
 
@@ -36,6 +38,7 @@ class FetchCursors:
         self._hinted: dict[tuple[str, int], float] = {}  # levels in which no job was seen yet, and when they were named
         self._idle: dict[tuple[str, int], int] = {}  # floors of levels that were forgotten, the latest last
         self._turn = 0
+        self._ranked: dict[tuple[str, ...], list[tuple[int, list[str]]]] = {}  # by queues, while no level comes or goes
 
     def add_hinted(self, levels: Iterable[tuple[str, int]]) -> bool:
         """Notes queue levels that may have got jobs; False if they are too many to look at without a peek."""
@@ -44,7 +47,7 @@ class FetchCursors:
             if level not in self._floors:
                 if len(self._hinted) >= MOST_HINTED:
                     return False
-                self._floors[level] = 0
+                self._put(level, 0)
                 self._hinted[level] = now
             self._used[level] = now
         return True
@@ -53,7 +56,7 @@ class FetchCursors:
         """Notes queue levels that have jobs of the lane."""
         now = time.monotonic()
         for level in levels:
-            self._floors.setdefault(level, 0)
+            self._put(level, self._floors.get(level, 0))
             self._used[level] = now
 
     def lower(self, levels: Iterable[QueueLevel], asked_at: float) -> None:
@@ -65,7 +68,8 @@ class FetchCursors:
         for level in levels:
             key = (level.queue, level.priority)
             if level.seq <= self._floors.get(key, level.seq):
-                self._floors[key], self._lowered[key] = level.seq - 1, now
+                self._put(key, level.seq - 1)
+                self._lowered[key] = now
             self._used[key] = now
             self._hinted.pop(key, None)
         for key in [key for key, named_at in self._hinted.items() if named_at < asked_at]:
@@ -80,9 +84,9 @@ class FetchCursors:
         now = time.monotonic()
         for key, last in {(one.queue, one.priority): one.seq for one in claims if not one.crashes}.items():
             if self._lowered.get(key, -1.0) < asked_at:
-                self._floors[key] = max(self._floors.get(key, 0), last - 1)
+                self._put(key, max(self._floors.get(key, 0), last - 1))
         for key in {(one.queue, one.priority) for one in claims}:
-            self._floors.setdefault(key, 0)
+            self._put(key, self._floors.get(key, 0))
             self._used[key] = now
             self._hinted.pop(key, None)
 
@@ -91,15 +95,36 @@ class FetchCursors:
         return bool(self._floors) and (ANY in queues or any(queue in queues for queue, _ in self._floors))
 
     def levels(self, queues: tuple[str, ...]) -> list[QueueLevel]:
+        return list(self.in_order(queues))
+
+    def in_order(self, queues: tuple[str, ...]) -> Iterator[QueueLevel]:
         """The levels of these queues, best priority first; queues of one priority take turns to be first."""
-        everything = ANY in queues
-        keys = [key for key in self._floors if everything or key[0] in queues]
         self._turn += 1
-        names = sorted({queue for queue, _ in keys})
-        shift = self._turn % len(names) if names else 0
-        rank = {name: (n - shift) % len(names) for n, name in enumerate(names)}
-        keys.sort(key=lambda key: (key[1], rank[key[0]]))
-        return [QueueLevel(queue, priority, self._floors[queue, priority]) for queue, priority in keys]
+        for priority, names in self._ranks(queues):
+            # Of very many, each claim begins with others, because those of the last one may be empty by now.
+            step = 1 if len(names) <= MOST_ASKED else MOST_ASKED
+            first = self._turn * step % len(names)
+            for name in chain(islice(names, first, None), islice(names, first)):
+                floor = self._floors.get((name, priority))
+                if floor is not None:  # it may have been forgotten since the last one was asked for
+                    yield QueueLevel(name, priority, floor)
+
+    def _ranks(self, queues: tuple[str, ...]) -> list[tuple[int, list[str]]]:
+        """The priorities, each with its queues; sorted once, because there may be very many."""
+        if (found := self._ranked.get(queues)) is None:
+            names: dict[int, list[str]] = {}
+            for queue, priority in sorted(self._floors):
+                if ANY in queues or queue in queues:
+                    names.setdefault(priority, []).append(queue)
+            found = self._ranked[queues] = sorted(names.items())
+        return found
+
+    def drop(self, levels: Iterable[QueueLevel], asked_at: float) -> None:
+        """Forgets levels in which a claim found no job, unless a hint or a peek has named them since it began."""
+        for level in levels:
+            key = (level.queue, level.priority)
+            if self._used.get(key, asked_at) < asked_at:
+                self._forget(key)
 
     def near(self) -> list[QueueLevel]:
         """Where a new job most likely is: in a level that had jobs before, at its floor or a little below."""
@@ -116,7 +141,13 @@ class FetchCursors:
         for key in list(self._idle)[:-MOST_REMEMBERED]:
             del self._idle[key]
 
+    def _put(self, key: tuple[str, int], floor: int) -> None:
+        if key not in self._floors:
+            self._ranked.clear()
+        self._floors[key] = floor
+
     def _forget(self, key: tuple[str, int]) -> None:
+        self._ranked.clear()
         del self._floors[key], self._used[key]
         self._lowered.pop(key, None)
         self._hinted.pop(key, None)
@@ -189,13 +220,17 @@ class LevelSource:
         return not self._cursors.serves(self._lane.queues)
 
     async def claim(self, want: int, suspects: int) -> list[Claim]:
-        asked_at = time.monotonic()
-        config, levels = self._config, self._cursors.levels(self._lane.queues)
+        config, levels = self._config, self._cursors.in_order(self._lane.queues)
         lease, kinds, tenants = config.settings.lease, self._kinds, self._tenants
-        request = ClaimRequest(config.worker_id, self._lane.name, levels, kinds, want, lease, suspects, tenants)
-        claims = await config.store.claims.claim(request)
-        if claims:
-            self._cursors.advance(claims, asked_at)
+        claims: list[Claim] = []
+        while not claims and (asked := list(islice(levels, MOST_ASKED))):
+            asked_at = time.monotonic()
+            request = ClaimRequest(config.worker_id, self._lane.name, asked, kinds, want, lease, suspects, tenants)
+            claims = await config.store.claims.claim(request)
+            if claims:
+                self._cursors.advance(claims, asked_at)
+            elif len(asked) == MOST_ASKED:
+                self._cursors.drop(asked, asked_at)  # at once, because each part costs a round trip with every claim
         return claims
 
 
