@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from worker_parts import AWAY, MovingClock, ScriptedClaims, after, clock, held, new_claim
 
-from dutiful.core.errors import DataRefused
+from dutiful.core.errors import DataRefused, StoreAway
 from dutiful.core.job import Claim
 from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed
 from dutiful.core.states import State
@@ -118,18 +118,21 @@ async def running(settler: Settler) -> AsyncIterator[None]:
     await asyncio.wait_for(task, 10)
 
 
-async def flowing(settling: Settling) -> None:
-    """Stores one outcome; while that is under way, as many come in as make a flow."""
+def done(settling: Settling, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        settling.settle(number, Done(None))
+
+
+async def flowing(settling: Settling, count: int = FLOW) -> None:
+    """Stores one outcome; while that is under way, as many come in as make a flow, or more."""
 
     async def meanwhile(given: Any) -> list[Refusal]:
-        for number in range(2, 2 + FLOW):
-            settling.settle(number, Done(None))
+        done(settling, 2, count)
         return []
 
     settling.claims.script("complete", meanwhile)
     settling.settle(1, Done(None))
-    for _ in range(10):
-        await SLEEP(0)
+    await turns(10)
 
 
 async def test_while_many_outcomes_come_in_they_are_gathered(
@@ -139,11 +142,28 @@ async def test_while_many_outcomes_come_in_they_are_gathered(
     async with running(settling.settler):
         await flowing(settling)
         assert settling.stored() == [[1]], "the others wait for more"
-        for number in range(1_000, 1_000 + BATCH // 2 - FLOW):
-            settling.settle(number, Done(None))
-        for _ in range(10):
-            await SLEEP(0)
-        assert [len(batch) for batch in settling.stored()] == [1, BATCH // 2]
+        done(settling, 1_000, BATCH // 2 - FLOW - 1)
+        await turns(10)
+        assert settling.stored() == [[1]], "for one more"
+
+        async def meanwhile(given: Any) -> list[Refusal]:
+            done(settling, 5_000, FLOW)
+            return []
+
+        settling.claims.script("complete", meanwhile)
+        done(settling, 3_000, 1)
+        await turns(10)
+        assert [len(batch) for batch in settling.stored()] == [1, BATCH // 2], "and the next ones wait again"
+
+
+@pytest.mark.parametrize(("came", "waits"), [(BATCH // 2 - 1, True), (BATCH // 2, False)])
+async def test_what_has_come_in_meanwhile_waits_for_more_unless_it_is_half_a_batch(
+    settling: Settling, monkeypatch: pytest.MonkeyPatch, came: int, waits: bool
+) -> None:
+    monkeypatch.setattr(module, "GATHER", 3_600.0)
+    async with running(settling.settler):
+        await flowing(settling, came)
+        assert [len(batch) for batch in settling.stored()] == ([1] if waits else [1, came])
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
@@ -226,11 +246,13 @@ async def test_outcomes_are_kept_in_order_while_the_store_is_away(settling: Sett
     assert settling.claims.skipped == [False, True, True, True], "perhaps a locked lease was in the way"
 
 
-async def test_the_pause_grows_to_a_limit_and_starts_again_after_a_success(settling: Settling) -> None:
-    settling.claims.script("complete", *[AWAY] * 7)
+async def test_the_pause_grows_to_a_limit_and_starts_again_after_a_success(settling: Settling, caplog: Any) -> None:
+    settling.claims.script("complete", *[StoreAway("no connection")] * 7)
     settling.settle(1, Done(None))
     async with running(settling.settler):
         await settling.settler.flush()
+        begun, over = (record.getMessage() for record in caplog.records)
+        assert "is away, and what needs it waits" in begun and "is back after" in over
         assert settling.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
         settling.claims.script("complete", AWAY)
         settling.settle(2, Done(None))
@@ -319,7 +341,7 @@ async def test_a_refused_result_of_a_lost_claim_is_dropped(settling: Settling) -
 async def test_an_error_that_is_refused_is_replaced_and_the_others_are_stored(settling: Settling) -> None:
     odd = {**OOPS, "class": "transient"}
     for number, error in ((1, OOPS), (2, odd), (3, OOPS)):
-        settling.settle(number, Failed(error, ValueError))
+        settling.settle(number, Failed(error, ValueError, more=({**OOPS, "class": "non_retryable"},)))
 
     async def check(given: Any) -> Any:
         return REFUSED if any(one.claim_id == 2 and one.errors[0] == odd for one in given) else []
@@ -387,6 +409,18 @@ async def test_a_locked_lease_is_logged_once(settling: Settling, clock: MovingCl
     assert caplog.text.count("1 outcomes wait for transactions") == 2, "another one is news"
 
 
+async def test_a_flush_tries_locked_leases_again_whose_time_has_come(
+    settling: Settling, clock: MovingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_LOCKED", 3_600.0)
+    settling.claims.script("complete", locked(settling.settle(1, Done(None))))
+    async with running(settling.settler):
+        await turns(10)
+        clock.now += 3_600
+        await asyncio.wait_for(settling.settler.flush(), 5)
+    assert settling.stored() == [[1], [1]]
+
+
 async def test_without_a_signal_locked_leases_are_tried_again_after_a_while(
     settling: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,6 +484,18 @@ async def test_a_job_that_would_live_on_though_it_is_to_be_cancelled_is_cancelle
     assert len(settling.maintenance.scheduled) == 1, "that of the other one"
 
 
+async def test_a_completion_of_a_job_that_is_to_be_cancelled_is_stored_as_cancelled(settling: Settling) -> None:
+    unwanted, _ = settling.settle(1, Done('"1"')), settling.settle(2, Done('"2"'))
+    settling.claims.script("complete", refused(RefusalReason.CANCEL_REQUESTED, unwanted))
+    async with running(settling.settler):
+        await settling.settler.flush()
+    ((change,),) = settling.claims.asked("settle")
+    assert (change.claim_id, change.to) == (1, State.CANCELLED)
+    times = {one.outcome: (one.count, one.run_microseconds) for one in settling.counters._take()}
+    assert times == {"completed": (1, 2_000_000), "cancelled": (1, 2_000_000)}
+    assert settling.leased() == set() and settling.settler.settled_count == 2
+
+
 # --- what others are told
 
 
@@ -493,7 +539,7 @@ async def test_maintenance_is_told_of_the_end_of_jobs_that_a_webhook_waits_for(
 
 async def test_a_failure_is_logged_with_what_comes_next(settling: Settling, caplog: Any) -> None:
     caplog.set_level(logging.WARNING)
-    settling.settle(1, Failed(OOPS, ValueError), attempt=2)
+    settling.settle(1, Failed(OOPS, ValueError, more=({"type": "KeyError", "message": "of an item"},)), attempt=2)
     settling.settle(2, Failed(OOPS, final=True))
     settling.settle(3, Snoozed(timedelta(seconds=5)))
     async with running(settling.settler):

@@ -1,5 +1,7 @@
 """What limits, dependents and counters learn of the outcomes that a settler has stored."""
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from types import SimpleNamespace
@@ -7,16 +9,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from test_settler import OOPS, WEBHOOK, Settling, refused, running
-from worker_parts import AWAY, MovingClock, clock
+from test_settler import OOPS, WEBHOOK, Settling, refused, running, until
+from worker_parts import AWAY, MovingClock, after, clock, new_claim
 
+from dutiful.core import ids
 from dutiful.core.limits import KindLimit, Limit
-from dutiful.core.outcome import Done, Failed, Outcome, Released, Snoozed
+from dutiful.core.outcome import Done, Failed, Outcome, Partial, Released, Snoozed
 from dutiful.core.retry.classify import ErrorClass
 from dutiful.core.retry.error_info import make_error
 from dutiful.core.settle import Policy
 from dutiful.core.states import State
 from dutiful.store.claims import RefusalReason
+from dutiful.worker import settler as module
 from dutiful.worker.executor.outcomes import UserCompletion
 
 __all__ = ["clock"]
@@ -96,7 +100,8 @@ async def test_a_user_who_has_committed_is_counted_by_what_the_store_recognises(
     counted = {one.outcome: (one.count, one.run_microseconds) for one in settling.counters._take()}
     assert counted == {"completed_with_errors": (1, 2_000_000), "failed": (1, 2_000_000)}
     assert settling.maintenance.awaited == [done.job_id.int] and settling.maintenance.ended == 1
-    assert [record.getMessage().endswith("it is a dead letter now") for record in caplog.records] == [True]
+    (logged,) = caplog.records
+    assert logged.getMessage().endswith("it is a dead letter now") and logged.job == ids.public(UUID(int=2))
     assert not settling.settler._by_users and not settling.counters._ended
 
 
@@ -137,3 +142,39 @@ async def test_a_hold_that_failed_is_made_again_with_the_outcomes(
     await stored(settling)
     assert holds.asked == [{claim.job_id: WAIT}] * 2
     assert settling.stored("settle") == [[1]]
+    settling.settle(2, Done(None), kind="ask")
+    await settling.settler._write_batch(settling.settler._waiting)
+    assert len(holds.asked) == 2, "without a wait there is nothing to hold"
+
+
+# --- handlers that end after their job was settled
+
+
+async def test_a_late_failure_is_logged_and_nothing_is_stored(caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    settling = Settling()
+    settling.settler.settle_late(new_claim(1), Failed(OOPS, final=True))
+    assert settling.settler.pending == 0
+    assert [record.getMessage().endswith("its handler has ended at last") for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("outcome", [Done('"late"'), Partial('"late"', ())])
+async def test_a_late_success_is_given_to_the_store_which_refuses_it_by_its_claim(outcome: Outcome) -> None:
+    settling = Settling()
+    settling.settler.settle_late(new_claim(1), outcome)
+    await stored(settling)
+    assert (settling.stored(), settling.stored("settle")) == ([], [[1]])
+
+
+async def test_a_late_success_waits_until_the_outcome_without_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_LOCKED", 0.001)
+    settling, gate = Settling(), asyncio.Event()
+    settling.claims.script("settle", after(gate, []))
+    claim = settling.settle(1, Failed(OOPS, final=True))
+    settling.settler.settle_late(claim, Done('"late"'))
+    async with running(settling.settler):
+        await asyncio.sleep(0.01)
+        assert settling.stored("settle") == [[1]], "the first is not known to be stored"
+        gate.set()
+        await until(lambda: len(settling.stored("settle")) == 2)
+    assert [change.outcome for (change,) in settling.claims.asked("settle")] == ["failed", "done"]
