@@ -40,16 +40,25 @@ def call(claimed: Claim, name: str = "charge", position: int = 0, **fields: Any)
 
 
 async def sleep(store: Store, claimed: Claim, name: str = "rest", *, now: datetime = T0, **fields: Any) -> StepRecord:
-    given: dict[str, Any] = {"kind": StepKind.SLEEP, "code": "sleep", "fingerprint": "s", "timeout": HOUR} | fields
-    wait = StepWait(job_id=claimed.job_id, claim_id=claimed.claim_id, name=name, position=0, **given)
-    found = await store.steps.wait(wait, now=now)
+    found = await store.steps.wait(sleep_of(claimed, name, **fields), now=now)
     assert found is not None
     return found[0]
 
 
+def sleep_of(claimed: Claim, name: str = "rest", **fields: Any) -> StepWait:
+    given: dict[str, Any] = {"kind": StepKind.SLEEP, "code": "sleep", "fingerprint": "s", "timeout": HOUR} | fields
+    return StepWait(job_id=claimed.job_id, claim_id=claimed.claim_id, name=name, position=0, **given)
+
+
 async def wait(store: Store, claimed: Claim, name: str = "paid", *, now: datetime = T0, **fields: Any) -> StepRecord:
+    found = await store.steps.wait(wait_of(claimed, name, **fields), now=now)
+    assert found is not None
+    return found[0]
+
+
+def wait_of(claimed: Claim, name: str = "paid", **fields: Any) -> StepWait:
     given = {"kind": StepKind.EVENT, "code": "event paid 7", "event": "paid", "key": "7"}
-    return await sleep(store, claimed, name, now=now, **given | fields)
+    return sleep_of(claimed, name, **given | fields)
 
 
 async def begin_to_wait(store: Store, *, now: datetime = T0, timeout: timedelta | None = HOUR, **fields: Any) -> Claim:
