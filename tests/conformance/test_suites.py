@@ -8,12 +8,17 @@ import pytest
 
 import suite
 from suite import all_suites, suites_in
+from suite.encryption import EncryptionSuite
 from suite.locks import LockSessionSuite
 
 
 @pytest.mark.parametrize(
     ("module", "left_out"),
-    [("test_postgres", set[type]()), ("test_sqlite", {LockSessionSuite}), ("test_stores_agree", {LockSessionSuite})],
+    [
+        ("test_postgres", set[type]()),
+        ("test_sqlite", {LockSessionSuite}),
+        ("test_stores_agree", {EncryptionSuite, LockSessionSuite}),
+    ],
 )
 def test_every_suite_is_run_for_each_store(module: str, left_out: set[type]) -> None:
     assert set(all_suites()) - set(suites_in(vars(importlib.import_module(module)))) == left_out

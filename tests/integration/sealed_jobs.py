@@ -1,7 +1,6 @@
 """Kinds whose jobs are sealed, with a word that must be found nowhere, and ways to look for it everywhere."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -9,8 +8,10 @@ import apsw
 import asyncpg
 
 from dutiful import BatchJob, Cancel, Context, Dutiful, Fixed, KeyRing, Retry
+from suite.encryption import WORD, dump
 
-WORD = "Wolpertinger"
+__all__ = ["WORD", "dump"]
+
 OLD, NEW = {"2026-05": b"o" * 32}, {"2026-11": b"n" * 32}
 AT_ONCE = Retry(max_attempts=2, backoff=Fixed("0s"))
 
@@ -114,20 +115,6 @@ def encrypted(url: str, *rings: dict[str, bytes], **settings: Any) -> Dutiful:
         return f"{first} and {second}"
 
     return app
-
-
-async def dump(url: str) -> bytes:
-    """Everything that the database has stored: all rows of all tables, or the bytes of the file and its log."""
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///"))
-        return b"".join(one.read_bytes() for one in sorted(path.parent.glob(path.name + "*")))
-    connection = await asyncpg.connect(url)
-    try:
-        tables = await connection.fetch("select tablename from pg_tables where schemaname = 'dutiful'")
-        rows = [await connection.fetch(f"select to_jsonb(t)::text from dutiful.{table[0]} t") for table in tables]
-        return "\n".join(row[0] for found in rows for row in found).encode()
-    finally:
-        await connection.close()
 
 
 async def write(url: str, postgres: str, sqlite: str, *args: Any) -> None:

@@ -20,6 +20,7 @@ from dutiful.testing import app_on
 MARKER = {"$sealed": {"key": "2026-05"}}
 
 
+@pytest.mark.parametrize("app_url", ["sqlite", "postgres18", "pg16_url"], indirect=True)
 async def test_neither_the_database_nor_logs_hold_plaintext(app_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with receiving() as receiver:

@@ -62,6 +62,7 @@ async def uses(app: Dutiful) -> dict[str, dict[str, int]]:
     }
 
 
+@pytest.mark.parametrize("app_url", ["sqlite", "postgres18", "pg16_url"], indirect=True)
 @pytest.mark.usefixtures("small_pages")
 async def test_everything_is_sealed_anew_and_opens_without_the_old_key(app_url: str) -> None:
     jobs = await filled(app_url)

@@ -51,6 +51,10 @@ class MalformedId(UsageError):
     """The text is not the spelling of any job's id."""
 
 
+class KeysMissing(UsageError):
+    """An encrypted kind, or what is sealed, needs keys, and this process has none."""
+
+
 class UnknownDependency(UsageError):
     """A job is to depend on one that does not exist."""
 

@@ -1,14 +1,16 @@
 """Sealed values: which keys they have, sealing them anew with the current key, and opening those of one job."""
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.errors import CannotOpen
+from dutiful.core.errors import CannotOpen, UsageError
 from dutiful.core.job import AttemptRecord, JobRecord, PhaseRecord, job_not_found
 from dutiful.core.principal import Role
 from dutiful.core.sealed import Envelope, key_ids, map_sealed
@@ -16,10 +18,17 @@ from dutiful.core.steps import StepRecord
 from dutiful.operator.actor import OperatorPart
 from dutiful.payload.key_ring import KeyRing, no_keys
 from dutiful.payload.sealing import open_job, open_part, seal_of_record
-from dutiful.store.encryption import Key, SealedPlace, SealedRow
+from dutiful.store.encryption import EncryptionStore, Key, SealedPage, SealedPlace, SealedRow
 
 PAGE = 200  # rows of a table that one statement reads, or writes
 PASSES = 3  # over rows that were written while they were sealed anew
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a walk through all sealed values goes on: in this place, after this key or at its beginning."""
+
+    place: str
+    after: Key | None = None
 
 
 class KeyUse(msgspec.Struct, frozen=True):
@@ -30,6 +39,13 @@ class KeyUse(msgspec.Struct, frozen=True):
     known: bool  # whether this process has the key
     current: bool
     places: dict[str, int]
+
+
+class KeyUses(msgspec.Struct, frozen=True):
+    """What a walk has counted; `next` is where it goes on, None at its end."""
+
+    uses: list[KeyUse]
+    next: Position | None = None
 
 
 class OpenedJob(msgspec.Struct, frozen=True):
@@ -48,81 +64,90 @@ class Rotation:
     rows: int = 0  # that were sealed anew
     written_meanwhile: int = 0  # rows of the last pass that others wrote at the same time
     unreadable: Counter[str] = field(default_factory=Counter)  # values that could not be opened, by their key
+    next: Position | None = None  # where one that has ended early goes on
 
 
 class Encryption(OperatorPart):
     async def status(self) -> list[KeyUse]:
         """How many values each key has sealed; reads all tables, page by page."""
+        return (await self.count()).uses
+
+    async def count(self, start: Position | None = None, within: timedelta | None = None) -> KeyUses:
+        """The same in parts: from `start` on, and for no longer than `within`."""
         self._actor.check_fleetwide("the use of keys")
-        ring = self._ring_or_none()
+        ring = self._ring()
         found: dict[str, Counter[str]] = {}
-        for place in self._store.encryption.places:
-            after: Key | None = None
-            while True:
-                page = await self._store.encryption.page(place, after, PAGE)
-                for row in page.rows:
-                    for key in key_ids(_value(place, row)):
-                        found.setdefault(key, Counter())[place.name] += 1
-                if (after := page.next) is None:
-                    break
+        walk = _Walk(self._store.encryption, start, within)
+        async for place, page in walk.pages():
+            for row in page.rows:
+                for key in key_ids(_value(place, row)):
+                    found.setdefault(key, Counter())[place.name] += 1
         known = () if ring is None else ring.ids
         uses = [
             KeyUse(key, counts.total(), key in known, ring is not None and key == ring.current, dict(counts))
             for key, counts in found.items()
         ]
-        return sorted(uses, key=lambda use: (not use.current, use.key))
+        return KeyUses(sorted(uses, key=lambda use: (not use.current, use.key)), walk.next)
 
     async def rotate(
-        self, reason: str | None = None, progress: Callable[[Rotation], None] = lambda _: None
+        self,
+        reason: str | None = None,
+        progress: Callable[[Rotation], None] = lambda _: None,
+        *,
+        start: Position | None = None,
+        within: timedelta | None = None,
     ) -> Rotation:
         """Seals all values anew that have another key than the current one, in steps of PAGE rows.
 
         Each step is a transaction of its own, and workers may run meanwhile. If it is interrupted, a repeated call
-        finds only what is left. Values that cannot be opened stay as they are, and are counted.
+        finds only what is left. Values that cannot be opened stay as they are, and are counted. With `within`, it walks
+        once, ends after that time, and says where the next call is to `start`.
         """
-        ring = self._ring("values are sealed anew with their keys")
+        ring = self._ring()
         async with self._actor.audited(
-            "encryption.rotate", ring.current, reason, role=Role.ADMIN, fleetwide=True
+            "encryption.rotate",
+            None if ring is None else ring.current,
+            reason,
+            role=Role.ADMIN,
+            fleetwide=True,
+            check=lambda: _check_keys(ring, "values are sealed anew with their keys"),
         ) as action:
+            assert ring is not None
             done = Rotation(ring.current)
-            for _ in range(PASSES):
+            for _ in range(PASSES if within is None else 1):
                 done.written_meanwhile, done.unreadable = 0, Counter()
-                for place in self._store.encryption.places:
-                    await self._rotate(place, ring, done, progress)
+                walk = _Walk(self._store.encryption, start, within)
+                async for place, page in walk.pages():
+                    await self._reseal(place, page, ring, done)
+                    progress(done)
+                start, done.next = None, walk.next
                 if not done.written_meanwhile:
                     break
             action.after = {"rows": done.rows, "unreadable": dict(done.unreadable)}
         return done
 
-    async def _rotate(
-        self, place: SealedPlace, ring: KeyRing, done: Rotation, progress: Callable[[Rotation], None]
-    ) -> None:
-        after: Key | None = None
+    async def _reseal(self, place: SealedPlace, page: SealedPage, ring: KeyRing, done: Rotation) -> None:
         done.place = place.name
-        while True:
-            page = await self._store.encryption.page(place, after, PAGE)
-            changes = [(row, new) for row in page.rows if (new := _anew(place, row, ring, done.unreadable)) is not None]
-            if changes:
-                written = await self._store.encryption.replace(place, changes)
-                done.rows += written
-                done.written_meanwhile += len(changes) - written
-            progress(done)
-            if (after := page.next) is None:
-                return
+        changes = [(row, new) for row in page.rows if (new := _anew(place, row, ring, done.unreadable)) is not None]
+        if changes:
+            written = await self._store.encryption.replace(place, changes)
+            done.rows += written
+            done.written_meanwhile += len(changes) - written
 
     async def open(self, job_id: UUID, reason: str | None = None) -> OpenedJob:
         """A job with all that is sealed of it opened; who did it is recorded."""
-        ring = self._ring("sealed values are opened with their key")
+        ring = self._ring()
         found = await self._store.queries.job(job_id)
         record = found if found is not None and self._actor.owns(found.tenant) else None
         tenant = None if record is None else record.tenant
 
-        async def possible() -> None:
+        def check() -> None:
+            _check_keys(ring, "sealed values are opened with their key")
             if record is None:
                 raise job_not_found(job_id)
 
-        async with self._actor.audited("job.open", ids.public(job_id), reason, tenant=tenant, check=possible):
-            assert record is not None
+        async with self._actor.audited("job.open", ids.public(job_id), reason, tenant=tenant, check=check):
+            assert record is not None and ring is not None
             seal, store = seal_of_record(ring, record), self._store
             return OpenedJob(
                 open_job(ring, record),
@@ -131,14 +156,39 @@ class Encryption(OperatorPart):
                 [open_part(seal, one) for one in await store.steps.all(job_id)],
             )
 
-    def _ring(self, why: str) -> KeyRing:
-        if (ring := self._ring_or_none()) is None:
-            raise no_keys(why)
-        return ring
-
-    def _ring_or_none(self) -> KeyRing | None:
+    def _ring(self) -> KeyRing | None:
         keys = self._client.keys
         return None if keys is None else keys.key_ring
+
+
+class _Walk:
+    """Reads all places page by page; `next` is where one that has ended early goes on."""
+
+    def __init__(self, store: EncryptionStore, start: Position | None, within: timedelta | None) -> None:
+        self.next = start
+        self._store = store
+        self._until = None if within is None else time.monotonic() + within.total_seconds()
+
+    async def pages(self) -> AsyncIterator[tuple[SealedPlace, SealedPage]]:
+        """At least one page, so that a walk in parts comes to its end."""
+        places = list(self._store.places)
+        names = [place.name for place in places]
+        start = self.next or Position(names[0])
+        if start.place not in names:
+            raise UsageError(f"there is no place {start.place!r}; there are: {', '.join(names)}")
+        at, after = names.index(start.place), start.after
+        while at < len(places):
+            page = await self._store.page(places[at], after, PAGE)
+            yield places[at], page
+            at, after = (at + 1, None) if page.next is None else (at, page.next)
+            self.next = Position(names[at], after) if at < len(places) else None
+            if self._until is not None and time.monotonic() >= self._until:
+                return
+
+
+def _check_keys(ring: KeyRing | None, why: str) -> None:
+    if ring is None:
+        raise no_keys(why)
 
 
 def _value(place: SealedPlace, row: SealedRow) -> object:

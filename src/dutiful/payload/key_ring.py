@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dutiful.core.errors import CannotOpen, UsageError
+from dutiful.core.errors import CannotOpen, KeysMissing, UsageError
 from dutiful.core.sealed import SEALED, Envelope, Owner
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def read_keys(texts: Iterable[str]) -> dict[str, bytes]:
     return keys
 
 
-def no_keys(why: str) -> UsageError:
-    return UsageError(
+def no_keys(why: str) -> KeysMissing:
+    return KeysMissing(
         f"{why}, and this process has no key: set encryption_keys (DUTIFUL_ENCRYPTION_KEYS) to ID:KEY; make a key with "
         "`dutiful encryption key`"
     )

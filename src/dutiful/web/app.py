@@ -20,6 +20,7 @@ from dutiful.web.api.alerts import alerts
 from dutiful.web.api.audit import audit, chain
 from dutiful.web.api.breakers import breakers
 from dutiful.web.api.dead_letters import bulk, dead_letters
+from dutiful.web.api.encryption import encryption, rotation
 from dutiful.web.api.events import events
 from dutiful.web.api.fleet import fleet
 from dutiful.web.api.health import health
@@ -58,6 +59,8 @@ OPERATIONS = flatten(
         limits,
         sent_events,
         shares,
+        encryption,
+        rotation,
         schedules,
         webhooks,
         supervisors,

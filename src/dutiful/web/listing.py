@@ -5,9 +5,13 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from dutiful.app import Dutiful
+from dutiful.operator.encryption import Position
 from dutiful.store.dead_letters import LetterCursor
 from dutiful.web.problems import field_problem
 
@@ -16,6 +20,7 @@ _MICROSECOND = timedelta(microseconds=1)
 # Detects typing errors. It need not resist forgery, because a cursor gives access to nothing.
 _CHECK = 6
 _LENGTH = 16
+_POSITION = tuple[str, tuple[Any, ...] | None]  # a key is text, a number or bytes, as its store has it
 
 
 class BadCursor(ValueError):
@@ -44,18 +49,29 @@ def read_letter_cursor(list_name: str, text: str) -> LetterCursor:
         raise _bad(list_name) from None
 
 
+def of_position(list_name: str, position: Position) -> str:
+    return _written(list_name, msgspec.msgpack.encode((position.place, position.after)))
+
+
+def read_position(list_name: str, text: str) -> Position:
+    try:
+        return Position(*msgspec.msgpack.decode(_read(list_name, text), type=_POSITION))
+    except msgspec.MsgspecError:
+        raise _bad(list_name) from None
+
+
 def _written(list_name: str, content: bytes) -> str:
     check = hashlib.blake2b(content, digest_size=_CHECK, person=list_name.encode()[:16]).digest()
     return base64.urlsafe_b64encode(check + content).decode().rstrip("=")
 
 
-def _read(list_name: str, text: str, length: int) -> bytes:
+def _read(list_name: str, text: str, length: int | None = None) -> bytes:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         raise _bad(list_name) from None
     content = data[_CHECK:]
-    if len(content) != length or _written(list_name, content) != text:
+    if len(content) != (length or len(content)) or _written(list_name, content) != text:
         raise _bad(list_name)
     return content
 

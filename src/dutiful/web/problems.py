@@ -19,6 +19,7 @@ from dutiful.core.errors import (
     DutifulError,
     IllegalTransition,
     JobNotFound,
+    KeysMissing,
     NotAllowed,
     PostNotFound,
     SchemaMismatch,
@@ -140,7 +141,7 @@ def _of_ours(error: DutifulError) -> Problem:
             return Problem(403, message)
         case UniqueConflict():
             return Problem(409, message, more={"job_id": ids.public(error.existing)})
-        case IllegalTransition():
+        case IllegalTransition() | KeysMissing():  # of a server: the request is right
             return Problem(409, message)
         case UsageError():
             return Problem(422, message, _fields(error))

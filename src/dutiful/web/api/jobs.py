@@ -8,12 +8,14 @@ from fastapi import Query
 from msgspec.structs import replace
 from pydantic import Field
 
+from dutiful.app import Dutiful
 from dutiful.core.correlation_tree import Relation
 from dutiful.core.duration import duration
 from dutiful.core.errors import IllegalTransition, JobNotFound
 from dutiful.core.job import JobRecord, OnConflict, OnFailure, Scope, Unique
 from dutiful.core.states import State
 from dutiful.operator import Operator
+from dutiful.operator.encryption import OpenedJob
 from dutiful.store.queries import JobFilter, JobPage
 from dutiful.web import listing
 from dutiful.web.admission import AppDep, OperatorDep
@@ -129,15 +131,27 @@ async def enqueue_job(operator: OperatorDep, ask: EnqueueAsk) -> EnqueueAnswer:
 @jobs.read("/{job_id}/")
 async def get_job(operator: OperatorDep, app: AppDep, job_id: JobId) -> shapes.JobDetail:
     """Show everything about one job, and why it is in its state."""
-    job = await operator.jobs.get(job_id)
+    job, past = await operator.jobs.get(job_id), await operator.jobs.attempts(job_id)
+    phases, steps = await operator.jobs.phases(job_id), await operator.jobs.steps(job_id)
+    return await _detailed(operator, app, OpenedJob(job, past, phases, steps))
+
+
+@jobs.act("/{job_id}/open/", "job.open", target="job_id")
+async def open_job(operator: OperatorDep, app: AppDep, job_id: JobId, ask: Reason = NO_REASON) -> shapes.JobDetail:
+    """Show everything about one job with what is sealed of it opened, by the keys of this server."""
+    return await _detailed(operator, app, await operator.encryption.open(job_id, ask.reason))
+
+
+async def _detailed(operator: Operator, app: Dutiful, found: OpenedJob) -> shapes.JobDetail:
+    job_id = found.job.id
     needs = await operator.jobs.dependencies(job_id)
     return shapes.detail(
-        job,
+        found.job,
         app,
         why=shapes.Why.model_validate(await operator.jobs.explain(job_id)),
-        attempts=[shapes.Attempt.model_validate(one) for one in await operator.jobs.attempts(job_id)],
-        phases=[shapes.Phase.model_validate(one) for one in await operator.jobs.phases(job_id)],
-        steps=[shapes.Step.model_validate(one) for one in await operator.jobs.steps(job_id)],
+        attempts=[shapes.Attempt.model_validate(one) for one in found.attempts],
+        phases=[shapes.Phase.model_validate(one) for one in found.phases],
+        steps=[shapes.Step.model_validate(one) for one in found.steps],
         depends_on=[shapes.Need(job_id=need.id, job_type=need.kind, status=need.state) for need in needs],
         webhooks=[shapes.Post.model_validate(one) for one in await operator.jobs.posts(job_id)],
     )
