@@ -222,14 +222,14 @@ class Bench:
                 with self.workers(peer, url, workers) as crew:
                     await crew.reach(jobs)
                     return {"jobs_per_s": crew.rate(), "memory_mb": crew.memory_mb()}
-            metrics = await self._measured(peer, url, jobs, workers)
+            metrics = await self.measured(peer, url, jobs, workers)
             if meter:
                 metrics["life_wal_bytes_per_job"] = (meter.wal_bytes() - wal) / jobs
         if meter:
             metrics["round_trips_per_1000"] = await self._drain_trips(peer, workers)
         return metrics
 
-    async def _measured(self, peer: Peer, url: str, jobs: int, workers: int) -> Metrics:
+    async def measured(self, peer: Peer, url: str, jobs: int, workers: int = 1) -> Metrics:
         """Run all jobs; what they cost is counted from the first job on, because starting is no part of a job."""
         meter, name = self.meter_of(peer), url.rpartition("/")[2]
         commits = meter.commits(name) if meter else 0

@@ -8,6 +8,7 @@ from itertools import cycle, product
 
 import asyncpg
 
+from benchmarks.batches import BATCH_SCENARIOS
 from benchmarks.counting import COUNTING_SCENARIOS
 from benchmarks.docverse import DOCVERSE_SCENARIOS
 from benchmarks.enqueueing import ENQUEUE_SCENARIOS
@@ -154,6 +155,7 @@ SCENARIOS = (
     Scenario("unpinned", "Produce and drain for long", unpinned, _SPAN, _pinned_s, repeats=1),
     Scenario("pinned", "The same under an old snapshot", pinned, (*_SPAN, _AGAINST), _pinned_s, repeats=1),
     *STEP_SCENARIOS,
+    *BATCH_SCENARIOS,
     *PHASE_SCENARIOS,
     *LISTENER_SCENARIOS,
     *LANE_SCENARIOS,

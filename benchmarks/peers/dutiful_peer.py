@@ -35,7 +35,7 @@ _ALL = frozenset(
         "supervised",
         "sql-door",
     }
-    | {"docverse", "steps", "shares", "keys", "one-key", "chain"}
+    | {"docverse", "batch", "shares", "keys", "one-key", "chain"}
 )
 
 
@@ -125,6 +125,6 @@ SQLITE = DutifulPeer(
     frozenset(
         {"drain1", "enqueue-single", "enqueue-bulk", "latency", "latency-inside"}
         | {"phases", "listeners", "listeners-inside", "lanes", "listing", "counting", "metrics", "steps", "shares"}
-        | {"keys", "one-key", "chain"}
+        | {"batch", "keys", "one-key", "chain"}
     ),
 )

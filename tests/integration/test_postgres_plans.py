@@ -1,6 +1,7 @@
 """Reads use their indexes, even with misleading planner statistics."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,7 +21,9 @@ from dutiful.stores.postgres import PostgresStore, dead_letters
 from dutiful.stores.postgres.engine.sql import statements
 from suite.breakers import MAIL, trip
 from suite.builders import (
+    ADA,
     KIND,
+    LEASE,
     OOPS,
     T0,
     at,
@@ -236,11 +239,13 @@ async def test_a_session_that_works_in_sql_touches_a_few_pages_for_each_job(misl
     assert max(touched.values()) < 200, touched
 
 
-async def test_jobs_that_wait_for_a_key_are_not_read_past(misled: MisledStore) -> None:
-    store, calls = misled.store, "limited call"
-    await store.limits.put({calls: [KindLimit(Limit("calls", 1)), KindLimit(Limit("rate", 5, timedelta(seconds=1)))]})
-    one = '{"limits": {"calls": "acme", "rate": "acme"}}'
-    for _ in range(5):
+@pytest.mark.parametrize("waiting", [5_000, pytest.param(100_000, marks=pytest.mark.soak)])
+async def test_jobs_that_wait_for_a_key_are_not_read_past(misled: MisledStore, waiting: int) -> None:
+    store, calls, rate = misled.store, f"one of {waiting}", f"rate of {waiting}"
+    await store.limits.put({calls: [KindLimit(Limit(calls, 1)), KindLimit(Limit(rate, 5, timedelta(seconds=1)))]})
+    before = await cost_of_others(misled)
+    one = msgspec.json.encode({"limits": {calls: "acme", rate: "acme"}}).decode()
+    for _ in range(waiting // 1_000):
         await store.jobs.insert([new_job(kind=calls, options=one) for _ in range(1_000)], now=T0)
     while (await store.limits.admit(1_000, now=T0)).seen >= 1_000:
         pass
@@ -253,3 +258,34 @@ async def test_jobs_that_wait_for_a_key_are_not_read_past(misled: MisledStore) -
     assert await misled.touched(admit, False, 1_000, [first.job_id], at(2)) < 600, "one ended, and the next is admitted"
     assert await misled.buffers("hold_limits", [first.job_id], [timedelta(seconds=1)], at(2)) < 150
     assert await misled.buffers("count_starts", [first.job_id], [at(1)]) < 50
+    await misled.connection.execute("VACUUM dutiful.blocked")  # of what it held before the limit was asked
+    after = await cost_of_others(misled)
+    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + 20} == {}
+
+
+async def cost_of_others(misled: MisledStore) -> dict[str, int]:
+    """The pages that jobs without a limit touch on their way, and those of what looks for work each second."""
+    levels = ["default"], [100], [0]
+    claims = (ADA, "general", *levels, [KIND], 10, 0, LEASE, None, at(3))
+    calls = {
+        "peek": ("peek", [KIND]),
+        "claim": ("claim", *claims),
+        "survey": ("survey", uuid4(), LEASE, None, None, LEASE, LEASE, at(3)),
+        "unblock_resumed": ("unblock_resumed", 100, at(3)),
+        "deliver_events": ("deliver_events", 10, at(3)),
+    }
+    cost: dict[str, int] = {}
+    for name, (function, *args) in calls.items():
+        async with rolled_back(misled.connection):
+            cost[name] = await misled.buffers(function, *args)
+    return cost
+
+
+@asynccontextmanager
+async def rolled_back(connection: Any) -> AsyncIterator[None]:
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
