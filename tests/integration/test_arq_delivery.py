@@ -6,6 +6,7 @@ import logging
 import pickle
 import sqlite3
 from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +17,18 @@ import redis.asyncio
 from arq_workers import arq_app, arq_working, messages
 from running_workers import eventually, final, state, working
 
-from dutiful import Context, Dutiful, Fixed, Retry, Role, State
+from dutiful import BatchJob, Context, Dutiful, Fixed, Retry, Role, State
 from dutiful.delivery.arq import ArqBackend
 from dutiful.maintenance.deliveries import Redelivery
 from dutiful.store.leadership import Survey
 from dutiful.web import create_app
 
 __all__ = ["arq_app"]
+
+
+@dataclass
+class Page:
+    number: int
 
 
 @pytest.mark.req("D2", "D12", "D30", "D31")
@@ -164,6 +170,31 @@ async def test_a_worker_of_the_store_and_one_of_arq_share_the_jobs(arq_app: Duti
             await final(arq_app, job)
 
     assert sorted(ran) == list(range(100))
+
+
+@pytest.mark.req("L101")
+async def test_jobs_of_a_batch_are_delivered_one_by_one_and_handled_together(
+    arq_app: Dutiful, empty_redis: str
+) -> None:
+    calls: list[list[int]] = []
+
+    @arq_app.job(batch=20, linger="50ms", retry=Retry(max_attempts=2, backoff=Fixed("1ms")))
+    async def index(jobs: list[BatchJob[Page]]) -> list[Any]:
+        calls.append([job.payload.number for job in jobs])
+        bad = [job.payload.number == 7 and job.attempt == 1 for job in jobs]
+        return [ValueError("bad") if is_bad else job.payload.number for is_bad, job in zip(bad, jobs, strict=True)]
+
+    async def none_left() -> bool:
+        """Messages of jobs that came into a batch by way of the store are dropped, too."""
+        return not await messages(empty_redis)
+
+    jobs = await index.enqueue_many([{"number": number} for number in range(40)])
+    async with arq_working(arq_app):
+        assert [await job.result("60s") for job in jobs] == list(range(40))
+        await eventually(none_left)
+
+    assert sorted(number for call in calls for number in call) == sorted([*range(40), 7])
+    assert max(map(len, calls)) > 1 and [7] in calls, "the one that failed runs alone"
 
 
 async def test_a_better_priority_is_taken_first(arq_app: Dutiful) -> None:

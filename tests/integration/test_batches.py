@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from running_workers import eventually, final, state, working
+from running_workers import EVERYWHERE, eventually, final, state, working
 
 from dutiful import (
     BatchContext,
@@ -70,6 +70,7 @@ async def ended(app: Dutiful, jobs: list[Handle[Any]]) -> list[JobRecord]:
     return [await final(app, job) for job in jobs]
 
 
+@pytest.mark.parametrize("app_url", [*EVERYWHERE, "pg16_url"], indirect=True)
 async def test_one_call_gets_many_jobs_and_each_has_its_result(app: Dutiful) -> None:
     noted = Noted()
 
@@ -108,6 +109,7 @@ async def test_a_plain_function_gets_payloads_and_returns_nothing(app: Dutiful) 
     assert calls == [[Page(1), Page(2), Page(3)]]
 
 
+@pytest.mark.parametrize("app_url", [*EVERYWHERE, "pg16_url"], indirect=True)
 async def test_every_job_has_the_outcome_that_is_returned_for_it(app: Dutiful) -> None:
     @app.job(batch=10, retry=SOON)
     async def judge(jobs: list[BatchJob[Page]]) -> list[Any]:
@@ -135,6 +137,7 @@ async def test_every_job_has_the_outcome_that_is_returned_for_it(app: Dutiful) -
     assert seven.state is State.FAILED and seven.error is not None and "result" in seven.error["message"]
 
 
+@pytest.mark.parametrize("app_url", [*EVERYWHERE, "pg16_url"], indirect=True)
 async def test_an_error_that_is_raised_lets_every_job_try_again_alone(app: Dutiful) -> None:
     noted = Noted()
 
@@ -254,6 +257,7 @@ async def test_payloads_of_older_versions_are_upgraded_each_by_itself(app: Dutif
     assert sorted(noted) == ["page 1", "second"]
 
 
+@pytest.mark.parametrize("app_url", [*EVERYWHERE, "pg16_url"], indirect=True)
 async def test_a_batch_lingers_for_jobs_that_come_later(app: Dutiful) -> None:
     noted = Noted()
 
