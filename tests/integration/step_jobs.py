@@ -11,7 +11,7 @@ from fault_jobs import LOOK, shut
 
 from dutiful import Context, Dutiful
 from dutiful.store.steps import StepMark
-from dutiful.worker.executor.steps import StepWriter
+from dutiful.worker.executor.step_writer import StepWriter
 
 app = Dutiful()
 DIARY, KILLS = "STEP_DIARY", "STEP_KILLS"

@@ -267,17 +267,17 @@ async def cost_of_others(misled: MisledStore) -> dict[str, int]:
     """The pages that jobs without a limit touch on their way, and those of what looks for work each second."""
     levels = ["default"], [100], [0]
     claims = (ADA, "general", *levels, [KIND], 10, 0, LEASE, None, at(3))
-    calls = {
-        "peek": ("peek", [KIND]),
-        "claim": ("claim", *claims),
-        "survey": ("survey", uuid4(), LEASE, None, None, LEASE, LEASE, at(3)),
-        "unblock_resumed": ("unblock_resumed", 100, at(3)),
-        "deliver_events": ("deliver_events", 10, at(3)),
+    calls: dict[str, tuple[Any, ...]] = {
+        "peek": ([KIND],),
+        "claim": claims,
+        "survey": (uuid4(), LEASE, None, None, LEASE, LEASE, at(3)),
+        "unblock_resumed": (100, at(3)),
+        "deliver_events": (10, at(3)),
     }
     cost: dict[str, int] = {}
-    for name, (function, *args) in calls.items():
+    for name, args in calls.items():
         async with rolled_back(misled.connection):
-            cost[name] = await misled.buffers(function, *args)
+            cost[name] = await misled.buffers(name, *args)
     return cost
 
 
