@@ -258,6 +258,7 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
 
     queue = media.queue(slow)
     await queue.open()
+    watcher = (await queue.app.client()).watcher
     async with listening(queue) as listener:
         media.origin.hold("hooks")
         job_id = await queue.enqueue({})
@@ -272,7 +273,9 @@ async def test_shutdown_lets_jobs_and_webhooks_end_and_starts_nothing_new(media:
         await listener.until("job:completed", job_id)
         assert not closing.done(), "the webhook is under way"
         media.origin.release("hooks")
+        assert watcher.streams
         await asyncio.wait_for(closing, DEADLINE)
+        assert not watcher.streams, "though the listener has not left"
     async with queue.app:  # a fresh look at what was stored
         job = await seen(queue, job_id)
         assert (job.status, job.webhook_sent) == (Status.COMPLETED, True)

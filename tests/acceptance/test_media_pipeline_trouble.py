@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from media import Service, listening, seen, service, statuses
@@ -63,28 +64,28 @@ async def test_an_error_is_final_unless_it_says_that_it_is_recoverable(media: Se
 @sqlite
 @pytest.mark.req("J3", "J43", "J45")
 @pytest.mark.parametrize(
-    ("backoff", "delays"), [("fixed", [0.1, 0.1]), ("linear", [0.1, 0.2]), ("exponential", [0.1, 0.2])]
+    ("backoff", "factors"), [("fixed", [1, 1, 1]), ("linear", [1, 2, 3]), ("exponential", [1, 2, 4])]
 )
 async def test_attempts_count_the_first_run_and_wait_as_the_backoff_says(
-    media: Service, backoff: str, delays: list[float]
+    media: Service, backoff: str, factors: list[int]
 ) -> None:
     async def work() -> None:
         raise Recoverable("not today")
 
-    async with media.queue(work, backoff=backoff, webhook_url=None) as queue, listening(queue) as listener:
-        job_id = await queue.enqueue({})
+    delay, due = timedelta(minutes=1), list[datetime | None]()
+    queue = media.queue(work, backoff=backoff, retry_delay=delay, max_attempts=4, webhook_url=None)
+    async with queue, listening(queue) as listener:
+        job_id, operator = await queue.enqueue({}), await queue.app.operator()
+        for retries in range(1, 4):
+            await listener.until("job:retrying", job_id, times=retries)
+            due.append((await seen(queue, job_id)).scheduled_at)
+            await operator.jobs.retry(UUID(job_id))  # at once, instead of in some minutes
         await listener.until("job:failed", job_id)
-        assert listener.names(job_id) == [
-            "job:enqueued",
-            *2 * ["job:started", "job:retrying"],
-            "job:started",
-            "job:failed",
-        ]
-        assert (await seen(queue, job_id)).attempts == 3
-    starts = [reported.at for reported in listener.events if reported.name == "job:started"][1:]
+        assert (await seen(queue, job_id)).attempts == 4
+    assert listener.names(job_id) == ["job:enqueued", *3 * ["job:started", "job:retrying"], "job:started", "job:failed"]
     ends = [reported.at for reported in listener.events if reported.name == "job:retrying"]
-    for delay, end, start in zip(delays, ends, starts, strict=True):
-        assert start - end >= timedelta(seconds=delay)
+    for factor, end, at in zip(factors, ends, due, strict=True):
+        assert at is not None and (at - end) / delay == pytest.approx(factor, rel=0.12), "with a tenth of jitter"
 
 
 @pytest.mark.req("J26", "J47", "J48", "J49", "J50", "J51")

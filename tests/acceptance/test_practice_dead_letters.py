@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from practice import HERE, THERE, Practice, practice, reception, until
@@ -15,10 +16,12 @@ from dutiful import ReviewState, Role, State
 from dutiful.core import ids
 from examples.practice.audit_names import audit_name
 from examples.practice.firms import Firm
+from examples.practice.payload_validator import PayloadValidator
 from examples.practice.record import Status
 from examples.practice.sample_data import CLOSED_CALENDAR, CONNECTION
 
 NOTES = "Fixed validation issue in source data, safe to reprocess"
+SKEW = timedelta(seconds=1)  # between the clocks of the database and of the test
 
 
 @pytest.fixture
@@ -32,12 +35,25 @@ async def platform(app_url: str, tmp_path: Path) -> AsyncIterator[Practice]:
 
 @pytest.mark.req("W32", "W34", "W35", "W36", "W37", "W38", "W39", "W66", "W68")
 async def test_an_error_that_cannot_pass_makes_a_dead_letter_at_once(platform: Practice) -> None:
-    letter = await platform.dead_letter(await platform.poisoned())
-    job = await platform.seen(letter.id)
+    before, key, correlation_id = datetime.now(UTC), "email_parse_conn_456_msg_790", str(uuid4())
+    references = {"connection_id": CONNECTION, "external_message_id": "msg_790"}
+    fetched = await platform.fetch("msg_790")
+    async with platform.working():
+        await platform.ended(fetched.id)
+        await platform.quiet()
+    (first,) = await platform.app.tenant(str(HERE)).dead_letters()
+    assert first.correlation_id == str(fetched.correlation_id), "which its chain began with"
+    after = datetime.now(UTC)
+
+    payload = PayloadValidator.create_payload(HERE, correlation_id, f"{key}_again", **references)
+    async with platform.working():
+        job = await platform.ended((await platform.queue().create("email_ingestion_parse", payload)).id)
+    letter = await platform.dead_letter(job.id)
     assert (letter.status, letter.error_class, letter.attempt) == (ReviewState.PENDING_REVIEW, "non_retryable", 1)
-    assert letter.payload == job.payload
-    assert (letter.correlation_id, letter.created_at) == (str(job.correlation_id), job.created_at)
-    assert letter.unique_key == "email_parse_conn_456_msg_790"
+    assert letter.payload == payload and letter.correlation_id == correlation_id
+    assert before - SKEW < first.created_at <= first.died_at < after + SKEW
+    assert after - SKEW < letter.created_at <= letter.died_at < datetime.now(UTC) + SKEW
+    assert (first.unique_key, letter.unique_key) == (key, f"{key}_again")
     assert "does not say who wrote it" in str(letter.message)
     assert [error["message"] for error in letter.errors] == [letter.message] and letter.history == []
 
@@ -92,7 +108,15 @@ async def test_a_manager_lists_looks_and_counts_over_http(platform: Practice) ->
         }
         assert before < letter.created_at <= letter.died_at < datetime.now(UTC) + timedelta(seconds=1)
         detail = (await manager.get(f"/dlq/{item['dlq_id']}/")).json()
-        assert detail["payload"] == letter.payload and item.items() <= detail.items()
+        assert item.items() <= detail.items()
+        assert detail["payload"] == {
+            "tenant_id": HERE,
+            "correlation_id": letter.correlation_id,
+            "idempotency_key": "email_parse_conn_456_msg_790",
+            "payload_version": "1.0",
+            "connection_id": CONNECTION,
+            "external_message_id": "msg_790",
+        }
         counts = (await manager.get("/dlq/statistics/")).json()
         assert (counts["by_category"], counts["by_status"]["pending_review"]) == ({"ingestion": 1}, 1)
 

@@ -1,5 +1,6 @@
 """The example practice: its own site, its admin API in its own words, and jobs that a program claims by hand."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from practice import HERE, THERE, Practice, desk, practice, until
 
@@ -186,6 +188,22 @@ async def test_the_next_job_is_found_among_more_than_a_list_shows(
 
     early, late = (f"msg_early_{n}" for n in range(3)), (f"msg_late_{n}" for n in range(4))
     assert order == [urgent.payload["external_message_id"], *early, *late]
+
+
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+@pytest.mark.req("W19", "W23")
+async def test_a_program_does_not_wait_for_a_job_that_another_is_claiming(platform: Practice) -> None:
+    await platform.fetch("msg_789")
+    job = await platform.queue().next_pending()
+    assert job is not None
+    other = await asyncpg.connect(platform.database_url)
+    try:
+        async with other.transaction():
+            await other.execute("select from dutiful.ready where job_id = $1 for update", job.id)
+            assert not await asyncio.wait_for(job.claim_for_processing("worker-1"), 20)
+    finally:
+        await other.close()
+    assert await job.claim_for_processing("worker-1")
 
 
 async def test_a_program_claims_exactly_the_job_that_it_names(platform: Practice) -> None:
