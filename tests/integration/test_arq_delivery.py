@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from running_workers import eventually, final, state, working
 
 from dutiful import BatchJob, Context, Dutiful, Fixed, Retry, Role, State
 from dutiful.delivery.arq import ArqBackend
+from dutiful.maintenance import deliveries
 from dutiful.maintenance.deliveries import Redelivery
 from dutiful.store.leadership import Survey
 from dutiful.web import create_app
@@ -98,6 +100,32 @@ async def test_what_nobody_announces_is_found_and_delivered(arq_app: Dutiful) ->
 
     async with arq_working(arq_app):
         await _completed(arq_app, job.id)
+
+
+async def test_what_a_leader_without_redis_makes_ready_is_delivered_by_another_worker(
+    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "FOLLOWING", timedelta(milliseconds=100))
+    leader = Dutiful(arq_app.settings.database_url)
+
+    @leader.job
+    async def other() -> None: ...
+
+    @arq_app.job
+    async def later() -> str:
+        return "now"
+
+    async with working(leader) as first:
+        maintenance = first._maintenance
+
+        async def leads() -> bool:
+            return maintenance is not None and maintenance.leading
+
+        await eventually(leads)
+        async with arq_working(arq_app):
+            job = await later.options(delay="300ms").enqueue()
+            assert await job.result("60s") == "now"
+            assert await leads()
 
 
 async def test_what_a_users_transaction_stores_is_delivered_when_it_is_committed(

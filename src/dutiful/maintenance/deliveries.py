@@ -17,7 +17,8 @@ PAGE = 1_000
 PAGES = 5  # that a tick reads at most, unless it finds something to deliver
 TICK_TIME = 1.0
 NEW = timedelta(milliseconds=300)  # a new job that is younger is just being delivered by the process that stored it
-FOLLOWING = timedelta(seconds=5)  # what waits longer is delivered by any process: the leader may have no broker
+# What waits longer is delivered by any process, because the leader may have no broker: its ticks come every second.
+FOLLOWING = timedelta(seconds=2)
 LOST_AFTER = timedelta(seconds=10)  # from then on the broker is asked whether it still has the message
 TOGETHER = 0.01  # seconds between a hint and the look, which is also for those hints that follow it
 LONGEST_REST = 0.25
