@@ -1,6 +1,8 @@
 """The documentation host for tests: its database, edge, API and workers."""
 
 import asyncio
+import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -22,10 +24,12 @@ from examples.docverse.config import Config
 from examples.docverse.factory import Docverse, open_docverse
 from examples.docverse.installation import install
 from examples.docverse.jobs import Opened, docverse_app
+from examples.docverse.processes import Worker, worker
 from examples.docverse.queue_backend import DutifulQueueBackend
 from examples.docverse.storage.edge import EdgeServer
 from examples.serving import serving
 
+HERE = Path(__file__).parent
 DATABASE = "docverse_test"
 SUPERUSER, SECRET = "superuser-of-the-tests", "secret-of-the-edge"
 DEADLINE = 60.0
@@ -80,6 +84,16 @@ class Host:
     def working(self, opened: Opened = open_docverse, **settings: Any) -> AbstractAsyncContextManager[Any]:
         """A worker in this process, whose services are made by `opened`."""
         return docverse_app(self.config, opened, **settings).embedded(grace="5s")
+
+    def process(self, *options: str, **windows: Any) -> AbstractAsyncContextManager[Worker]:
+        """A worker in a process of its own, with these windows of `docverse_worker`; of Arq, if there is a Redis."""
+        environment = {
+            **self.config.environment(),
+            "DOCVERSE_WINDOWS": json.dumps(windows),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]),
+        }
+        arq = () if self.config.redis_url is None else ("--arq",)
+        return worker(self.config.folder, environment, *options, *arq, app="docverse_worker:app")
 
     async def call(self, method: str, path: str, expected: int = 200, *, token: str = SUPERUSER, **given: Any) -> Any:
         headers = {"authorization": f"Bearer {token}"}

@@ -1,7 +1,8 @@
 """A worker of the documentation host with windows: `dutiful worker docverse_worker:app`, in the folder of this file.
 
-DOCVERSE_WINDOWS is a JSON object: `delay`, the longest wait in seconds in every window; `hold`, the phase in which the
-first write to the outside is never done; `log`, a file to which every operation is appended.
+DOCVERSE_WINDOWS is a JSON object: `delay`, the longest wait in seconds in every window; `hold`, by organization the
+phase in which its jobs stop for ever, each after it has made a file of that name in the folder `reached`; `log`, a file
+to which every operation is appended.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from examples.docverse.database import Database
 from examples.docverse.jobs import docverse_app
 
 ASKED = json.loads(os.environ.get("DOCVERSE_WINDOWS", "{}"))
-REACHED = Path(ASKED.get("reached", "/dev/null"))
+HOLD: dict[str, str] = ASKED.get("hold", {})
 LOG = os.open(ASKED["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if "log" in ASKED else None
 # A statement in the middle of each phase.
 FIRST = {
@@ -61,8 +62,9 @@ def slowed(call: Any) -> Any:
 
     async def slow(self: Database, name: str, *args: Any) -> Any:
         job = CURRENT.get()
-        if job is not None and "hold" in ASKED and (job.phase, name) == (ASKED["hold"], FIRST[ASKED["hold"]]):
-            await asyncio.to_thread(REACHED.touch)
+        held = None if job is None else HOLD.get(job.tenant or "")
+        if job is not None and held is not None and (job.phase, name) == (held, FIRST[held]):
+            await asyncio.to_thread(Path(ASKED["reached"], held).touch)
             await asyncio.Event().wait()
         await pause()
         return await call(self, name, *args)

@@ -1,66 +1,78 @@
 """The documentation host: workers are killed in every phase, and Postgres is restarted while locks are held."""
 
 import asyncio
-import json
-import os
+import random
 from pathlib import Path
 
 import pytest
-from docverse import Host, HostedProject, hosting, until
+from docverse import Host, HostedProject, Json, hosting, until
 from docverse_parts import Held, watched
 
 from dutiful import Dutiful
 from examples.docverse.installation import install
-from examples.docverse.processes import worker
 from servers import PostgresServer
 
 pytest_plugins = ["docverse_fixtures"]
-HERE = Path(__file__).parent
 PHASES = ["inventory", "tracking", "editions", "dashboard"]
 
 
+LEASE = ("--lease", "1s", "--poll", "100ms")
+
+
 @pytest.mark.req("D35", "D90", "D117", "D118")
-async def test_a_build_whose_worker_is_killed_in_any_phase_is_published_by_another_one(
-    host: Host, tmp_path: Path
+async def test_builds_whose_worker_is_killed_in_each_phase_are_published_by_another_one(
+    delivered: Host, tmp_path: Path
 ) -> None:
+    host, held = delivered, {f"{phase}-org": phase for phase in PHASES}
     projects: dict[str, HostedProject] = {}
-    builds: dict[str, str] = {}
-    jobs: dict[str, str] = {}
-    environment = {**host.config.environment(), "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
-    lease = ("--lease", "1s", "--poll", "100ms")
+    reached = tmp_path / "reached"
+    reached.mkdir()
 
-    async def killed_in(phase: str) -> None:
-        reached = tmp_path / f"reached-{phase}"
-        windows = json.dumps({"hold": phase, "reached": str(reached)})
-        org = f"{phase}-org"
-        options = (*lease, "--no-services", "--tenant", org)  # only the job that it is to die with
-        await host.add_org(org, "copy")
-        projects[phase] = await host.add_project(org, phase)
-        builds[phase] = await projects[phase].upload("v1.0.0")
-        jobs[phase] = await projects[phase].signal(builds[phase])
-        held = {**environment, "DOCVERSE_WINDOWS": windows}
-        async with worker(host.config.folder, held, *options, app="docverse_worker:app") as doomed:
+    async def all_there() -> bool:
+        return {path.name for path in reached.iterdir()} == set(PHASES)
 
-            async def there() -> bool:
-                return reached.exists()
-
-            await until(there)
-            await doomed.kill()
-
-    await asyncio.gather(*(killed_in(phase) for phase in PHASES))
+    async with host.process(*LEASE, hold=held, reached=str(reached)) as doomed:
+        for org, phase in held.items():
+            await host.add_org(org, "copy")
+            projects[phase] = await host.add_project(org, phase)
+        builds = {phase: await project.upload("v1.0.0") for phase, project in projects.items()}
+        jobs = {phase: await projects[phase].signal(build) for phase, build in builds.items()}
+        await until(all_there)
+        await doomed.kill()
     for phase, job in jobs.items():
         assert (await host.job(job))["phase"] == phase
-    async with host.working(lease="1s"):
+    async with host.process(*LEASE):
         for phase, job in jobs.items():
-            ended = await host.ended(job)
-            assert ended["status"] == "completed", (phase, ended)
-            assert sorted(ended["progress"]["editions_completed"]) == ["v1.0.0", "v1.0.x", "v1.x"]
-            assert (await projects[phase].build(builds[phase]))["status"] == "completed"
-            for slug in ("v1.0.0", "v1.x"):
-                assert "v1.0.0" in await projects[phase].page(f"v/{slug}/")
-                assert [entry["build"] for entry in await projects[phase].history(slug)] == [builds[phase]]
+            await _check_published(projects[phase], builds[phase], await host.ended(job))
             record = await host.jobs.find(job)
             assert record is not None and record.crashes == 1
+            assert (record.backend_job_id or "").endswith(":2") is (host.config.redis_url is not None)
+
+
+async def _check_published(project: HostedProject, build: str, job: Json) -> None:
+    assert job["status"] == "completed", job
+    assert sorted(job["progress"]["editions_completed"]) == ["v1.0.0", "v1.0.x", "v1.x"]
+    assert (await project.build(build))["status"] == "completed"
+    for slug in ("v1.0.0", "v1.x"):
+        assert "v1.0.0" in await project.page(f"v/{slug}/")
+        assert [entry["build"] for entry in await project.history(slug)] == [build]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_builds_whose_worker_is_killed_at_any_moment_are_published_once(delivered: Host) -> None:
+    host, chance = delivered, random.Random(1)
+    await host.add_org(mode="copy")
+    for number in range(20):
+        projects = [await host.add_project(slug=f"guide-{number}-{n}") for n in range(4)]
+        builds = [await project.upload("v1.0.0") for project in projects]
+        async with host.process(*LEASE, delay=0.1) as doomed:
+            jobs = [await project.signal(build) for project, build in zip(projects, builds, strict=True)]
+            await asyncio.sleep(2 * chance.random())  # a build takes about a second
+            await doomed.kill()
+        async with host.process(*LEASE):
+            for project, build, job in zip(projects, builds, jobs, strict=True):
+                await _check_published(project, build, await host.ended(job))
 
 
 @pytest.mark.req("D49", "D55", "D63")

@@ -2,47 +2,26 @@
 
 import asyncio
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from docverse import CleanDocverse, Host, HostedProject, Json, hosting
+from docverse import Host, HostedProject, Json
 from docverse_races import interleavings, updates
 
-from examples.docverse.processes import worker
-
 pytest_plugins = ["docverse_fixtures"]
-HERE = Path(__file__).parent
 PAGES = ("index.html", "a.html", "z.html")
-
-
-@pytest.fixture(params=["store", "arq"])
-async def delivered(
-    clean_docverse: CleanDocverse, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[Host]:
-    """The host with each delivery."""
-    redis_url = request.getfixturevalue("empty_redis") if request.param == "arq" else None
-    async with hosting(clean_docverse.reset(), tmp_path, redis_url=redis_url) as host:
-        yield replace(host, config=replace(host.config, redis_url=redis_url))
 
 
 @asynccontextmanager
 async def two_workers(host: Host, delay: float, log: Path) -> AsyncIterator[None]:
     """With at most three jobs each, and a delay in every window."""
-    environment = {
-        **host.config.environment(),
-        "DOCVERSE_WINDOWS": json.dumps({"delay": delay, "log": str(log)}),
-        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]),
-    }
-    arq = () if host.config.redis_url is None else ("--arq",)
-    options = ("--general", "3", "--poll", "100ms", "--grace", "20s", *arq)
+    options = ("--general", "3", "--poll", "100ms", "--grace", "20s")
     async with AsyncExitStack() as stack:
-        start = [worker(host.config.folder, environment, *options, app="docverse_worker:app") for _ in range(2)]
+        start = [host.process(*options, delay=delay, log=str(log)) for _ in range(2)]
         await asyncio.gather(*(stack.enter_async_context(one) for one in start))
         yield
 
