@@ -1,22 +1,15 @@
 """The register of sports sites: its kinds at work, its lanes, its configuration, and what people do to its jobs."""
 
-import asyncio
 import math
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from sports import SITES, Register, register, until
 
-from dutiful import Context, Inject, JobHandle, PayloadInvalid, ReviewState, Role, State, UnknownKind, UsageError
-from dutiful.web import create_app
+from dutiful import Context, Inject, JobHandle, PayloadInvalid, ReviewState, State, UnknownKind
 from examples.sports_sites.config import Config
 from examples.sports_sites.diversity import Cell, diversity, shannon
 from examples.sports_sites.jobs import Jobs
@@ -112,29 +105,6 @@ async def test_a_mail_needs_an_address_and_a_template_but_no_data(sports: Regist
         await sports.becomes(job.id, State.COMPLETED)
     (mail,) = sports.services.delivered
     assert (mail["To"], mail["Subject"]) == ("ada@club.example", "Welcome to the register")
-
-
-@pytest.mark.parametrize("app_url", ONLY, indirect=True)
-@pytest.mark.req("L13")
-async def test_every_type_has_three_attempts_by_whatever_door(sports: Register) -> None:
-    by_code = await sports.app.enqueue("email", WELCOME)
-    async with sports.another_app() as other:
-        by_kind = await other.kind("analysis").enqueue(**{"lipas-id": 12345})
-        (scheduled, _) = (spec.record(datetime.now(UTC)).job for spec in other.schedules.values())
-    command = [sys.executable, "-m", "dutiful.cli", "enqueue", "email", "to=a@b.example", "template=welcome", "--json"]
-    environment = {**os.environ, **sports.config.environment(), "DUTIFUL_DATABASE_URL": sports.database_url}
-    environment["DUTIFUL_APP"] = "examples.sports_sites.main:app"
-    command_line = partial(subprocess.run, env=environment, check=True, capture_output=True, timeout=60)
-    await asyncio.to_thread(command_line, command)
-    _, secret = await (await sports.app.operator("ada")).tokens.create("web", Role.MANAGER)
-    transport = httpx2.ASGITransport(app=create_app(sports.app), client=("127.0.0.1", 1))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        asked = {"kind": "email", "payload": WELCOME}
-        headers = {"authorization": f"Bearer {secret}"}
-        assert (await http.post("/api/jobs/admin/jobs/", json=asked, headers=headers)).is_success
-    jobs = await sports.app.jobs()
-    assert {by_code.id, by_kind.id} < {job.id for job in jobs} and len(jobs) == 4
-    assert {job.max_attempts for job in jobs} == {3} == {scheduled["max_attempts"]}
 
 
 @pytest.mark.req("L13", "L24", "L38", "L47", "L48")
@@ -366,60 +336,3 @@ async def test_a_job_is_failed_by_hand_reviewed_acknowledged_and_requeued(sports
 
         await until(resolved)
     assert (await sports.jobs.dead_letter(one.id)).acknowledged_by == "ada"
-
-
-# --- configuration
-
-
-@pytest.mark.req("L4", "L64")
-def test_quick_types_end_after_half_a_minute_unless_a_profile_gives_them_longer(tmp_path: Path) -> None:
-    def timeouts(**settings: str | None) -> dict[str, timedelta | None]:
-        app = sports_app(Config(folder=tmp_path), **settings)
-        return {name: kind.timeout for name, kind in app.kinds.items()}
-
-    slow = {"analysis": timedelta(minutes=10), "elevation": timedelta(minutes=5)}
-    quick = {**dict.fromkeys(FAST, timedelta(seconds=30)), **slow}
-    assert timeouts() == timeouts(profile=None) == timeouts(profile="development") == quick
-    assert timeouts(profile="production") == {**dict.fromkeys(FAST, timedelta(minutes=2)), **slow}
-    asked = sports_app(Config.read({"SPORTS_FOLDER": str(tmp_path), "DUTIFUL_PROFILE": "production"}))
-    assert asked.kinds["email"].timeout == timedelta(minutes=2)
-    started = sports_app(Config(folder=tmp_path))
-    started.configure(profile="production")  # as `dutiful worker --profile production` does
-    assert started.kinds["email"].timeout == timedelta(minutes=2)
-
-
-@pytest.mark.req("L2", "L3", "L61", "L62", "L63", "L64", "L65", "L66", "L67", "L70")
-def test_threads_come_from_the_environment_and_the_rest_from_a_profile(tmp_path: Path) -> None:
-    def lanes(*, profile: str | None = None, **environ: str) -> dict[str, int]:
-        app = sports_app(Config.read({"SPORTS_FOLDER": str(tmp_path), **environ}), profile=profile)
-        return {lane.name: lane.slots for lane in app.settings.lanes}
-
-    assert lanes() == lanes(profile="production") == {"fast": 3, "general": 5}
-    assert lanes(profile="development") == {"fast": 1, "general": 2}
-    assert lanes(WORKER_FAST_THREADS="4") == {"fast": 4, "general": 5}
-    assert lanes(profile="development", WORKER_FAST_THREADS="2", WORKER_GENERAL_THREADS="7") == {
-        "fast": 2,
-        "general": 7,
-    }
-    with pytest.raises(UsageError, match="WORKER_FAST_THREADS is 'many'"):
-        lanes(WORKER_FAST_THREADS="many")
-
-    development = sports_app(Config(folder=tmp_path), profile="development")
-    settings, retry = development.settings, development.kinds["email"].policy.retry
-    assert settings.kinds == ("email", "analysis", "elevation")
-    assert (settings.batch, settings.poll) == (5, timedelta(seconds=2))
-    assert [retry.delay_after(n, None, lambda low, _: low, max_attempts=4) for n in (1, 2, 3)] == [
-        timedelta(seconds=s) for s in (1, 2, 4)
-    ]
-    assert retry.delay_after(99, None, lambda _, high: high, max_attempts=100) == timedelta(seconds=60)
-    policy = development.breaker_policies()["email-service"]
-    assert (policy.failures, policy.open_for) == (3, timedelta(seconds=30))
-
-    production = sports_app(Config(folder=tmp_path), profile="production")
-    settings, retry = production.settings, production.kinds["email"].policy.retry
-    assert (settings.kinds, set(production.kinds)) == ((), FAST | SLOW), "all of them"
-    assert (settings.batch, settings.poll) == (20, timedelta(seconds=1))
-    assert retry.delay_after(1, None, lambda _, high: high) == timedelta(seconds=1.1)
-    assert retry.delay_after(99, None, lambda _, high: high, max_attempts=100) == timedelta(minutes=5)
-    policy = production.breaker_policies()["email-service"]
-    assert (policy.failures, policy.open_for) == (5, timedelta(seconds=60))
