@@ -7,6 +7,7 @@ A server that is missing is a failure in CI and a skip elsewhere. The reset dele
 import asyncio
 import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from dutiful.operator import fleet
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from dutiful.stores.sqlite import SqliteStore
-from servers import PgBouncer, PostgresServer, RedisServer, database_url, redis_url
+from servers import PgBouncer, PostgresServer, RedisServer, database_url, memory_folder, redis_url
 
 pytest.register_assert_rewrite("suite")
 # A shell ignores INT in what a script starts with `&`, and nohup ignores HUP. A child process inherits an ignored
@@ -40,8 +41,8 @@ def _postgres(version: int) -> Iterator[Postgres]:
         return
     if reason := PostgresServer.available(version):
         missing(reason)
-    # Crash safety needs no fsync here: it is the server that tests kill, not the machine.
-    with PostgresServer(version, {"fsync": "off", "full_page_writes": "off"}) as server:
+    settings = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+    with PostgresServer(version, settings, memory_folder()) as server:
         yield server
 
 
@@ -67,7 +68,7 @@ def own_server(postgres18: Postgres) -> Iterator[PostgresServer]:
     """A server to stop or crash, which is durable as in production."""
     if reason := PostgresServer.available(18):
         pytest.skip(f"the server that the environment offers is not ours to stop, and {reason}")
-    with PostgresServer(18) as server:
+    with PostgresServer(18, folder=memory_folder()) as server:
         yield server
 
 
@@ -146,15 +147,23 @@ def own_redis() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def sqlite_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    parent = memory_folder() or tmp_path_factory.getbasetemp()
+    with tempfile.TemporaryDirectory(prefix="dutiful-", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture
-def sqlite_path(tmp_path: Path) -> Path:
+def sqlite_path(sqlite_folder: Path) -> Iterator[Path]:
     """A path without a file; the first store that opens it makes the schema."""
-    return tmp_path / "dutiful.db"
+    with tempfile.TemporaryDirectory(dir=sqlite_folder, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / "dutiful.db"
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "dutiful.db"
+def sqlite_template(sqlite_folder: Path) -> Path:
+    path = sqlite_folder / "template.db"
     asyncio.run(SqliteStore(path).migrate())
     return path
 

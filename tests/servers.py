@@ -22,6 +22,7 @@ StopMode = Literal["fast", "immediate"]
 
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _DEADLINE_S = 60.0
+_ROOM = 8 * 2**30  # bytes
 _DEFAULTS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -51,11 +52,12 @@ class Server:
 
     _stop_signals: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        """Its directory is made in `folder`, or where the system has temporary files."""
         self.name = name
         self.port = free_port()
         self._account = _account()
-        self._base = Path(tempfile.mkdtemp(prefix=f"dutiful-{name}-")).resolve()
+        self._base = Path(tempfile.mkdtemp(prefix=f"dutiful-{name}-", dir=folder)).resolve()
         self._own(self._base)
         self._log = self._base / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -145,10 +147,12 @@ class Server:
 class PostgresServer(Server):
     """A private Postgres, durable as in production (fsync on), deleted when closed."""
 
-    def __init__(self, version: int = 18, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, version: int = 18, settings: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         if reason := self.available(version):
             raise ServerError(reason)
-        super().__init__(f"pg{version}")
+        super().__init__(f"pg{version}", folder)
         self.version = version
         self._settings = {**_DEFAULTS, **(settings or {}), "port": str(self.port)}
         self._data = self._base / "data"
@@ -315,6 +319,17 @@ class RedisServer(Server):
     def thaw(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+def memory_folder() -> Path | None:
+    """A folder in memory with room for some databases: no commit waits for a disk there. None if there is none.
+
+    Tests kill processes and servers, never the machine, so nothing that they prove depends on a disk.
+    """
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < _ROOM:
+        return None
+    return None if os.statvfs(memory).f_flag & os.ST_NOEXEC else memory  # a server may copy its programs there
 
 
 def redis_url() -> str | None:

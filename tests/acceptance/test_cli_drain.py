@@ -68,7 +68,8 @@ def frozen(worker: "subprocess.Popen[bytes]", project: Project) -> bool:
     """Stops it, unless it holds the lock of a SQLite file: then no other process could write."""
     worker.send_signal(signal.SIGSTOP)
     os.waitpid(worker.pid, os.WUNTRACED)
-    locks = [FileLock(str(project.folder / "dutiful.db"), name) for name in ("turn", "lock")]
+    scheme, _, file = project.url.partition(":///")
+    locks = [FileLock(file, name) for name in ("turn", "lock")] if scheme == "sqlite" else []
     for lock in locks:
         lock.open()
     free = all(lock.try_acquire() for lock in locks)
