@@ -68,6 +68,21 @@ def test_a_dequeue_returns_one_due_task_by_time_then_id_with_a_lease_of_five_min
     assert (late := worker.dequeue()) is not None and late.payload["n"] == 9
 
 
+@pytest.mark.req("S6", "S14")
+@pytest.mark.parametrize("by", ["the same session", "another"])
+def test_a_task_whose_lease_ended_has_its_place_by_time_again(accounts: Accounts, by: str) -> None:
+    for n in range(4):
+        _put(accounts, n, (n - 9) * HOUR)
+    worker = accounts.worker()
+    first, second = worker.dequeue(), worker.dequeue()
+    assert first is not None and second is not None
+    accounts.run("update dutiful.lease set expires_at = now() where job_id = %s", first.task_id)
+
+    next_one = (worker if by == "the same session" else accounts.worker()).dequeue()
+
+    assert next_one is not None and next_one.payload["n"] == 0, "before those that became due later"
+
+
 @pytest.mark.req("S15")
 def test_a_dequeue_skips_what_another_transaction_is_claiming(accounts: Accounts) -> None:
     _put(accounts, 1)

@@ -135,7 +135,8 @@ def test_a_kickoff_makes_one_root_and_one_supervisor_task_and_answers_bad_input_
     root = f"select {process.root_id} from {process.schema}.{process.name}_task"
     assert re.search("is required|is missing", str(process.kickoff(accounts, None)))
     assert re.search(r"there is no .* 99999|no row whose .* 99999", str(process.kickoff(accounts, 99_999)))
-    assert "time" in str(process.kickoff(accounts, process.new_subject(accounts), "infinity"))
+    for time in ("infinity", "-infinity", "0001-01-01 BC", "200000-01-01"):
+        assert "time" in str(process.kickoff(accounts, process.new_subject(accounts), time))
     assert accounts.column(root) == accounts.column(OPEN) == []
     subject = process.new_subject(accounts)
 

@@ -31,6 +31,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     select case when _payload ->> _name ~ '^[0-9]{1,18}$' then (_payload ->> _name)::bigint end
 $$;
 
+-- Returns whether the queue can store a time; null, which means now, if there is none.
+create function internal.is_possible_time(_at timestamptz) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select _at >= '0001-01-01 00:00+00' and _at < '10000-01-01 00:00+00'
+$$;
+
 -- Returns how the task of an attempt has ended, and whether a provider has accepted it, or may have; no row while it
 -- waits or runs. Stable, so that it sees the same moment as the query around it: a worker commits an attempt's fact and
 -- the end of its task together.

@@ -174,8 +174,8 @@ begin
         validation_failure_message := format('there is no email message %s', _email_message_id);
         return;
     end if;
-    if not isfinite(_scheduled_at) then
-        validation_failure_message := 'the time must be finite';
+    if not internal.is_possible_time(_scheduled_at) then
+        validation_failure_message := 'the time must be of the years 1 to 9999';
         return;
     end if;
     if exists (select 1 from comms.send_email_task t where t.email_message_id = _email_message_id) then

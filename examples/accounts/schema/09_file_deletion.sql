@@ -147,8 +147,8 @@ begin
         validation_failure_message := format('there is no file %s', _file_id);
         return;
     end if;
-    if not isfinite(_scheduled_at) then
-        validation_failure_message := 'the time must be finite';
+    if not internal.is_possible_time(_scheduled_at) then
+        validation_failure_message := 'the time must be of the years 1 to 9999';
         return;
     end if;
     if exists (select 1 from files.file_deletion_task t where t.file_id = _file_id) then

@@ -190,8 +190,8 @@ begin
         validation_failure_message := format('there is no account %s', _account_id);
         return;
     end if;
-    if not isfinite(_scheduled_at) then
-        validation_failure_message := 'the time must be finite';
+    if not internal.is_possible_time(_scheduled_at) then
+        validation_failure_message := 'the time must be of the years 1 to 9999';
         return;
     end if;
     if exists (select 1 from accounts.account_anonymization_task t where t.account_id = _account_id) then
