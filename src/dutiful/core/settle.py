@@ -163,7 +163,9 @@ def _lost(held: AnyClaim, policy: Policy) -> Change:
     """A lost attempt is not counted until the same job was running at `max_crashes` worker deaths."""
     crashes = held.crashes + 1
     if policy.retry_crashes and crashes < policy.max_crashes:
-        return _move(held, Transition.LOSE, State.READY, "lost", attempt=held.attempt - 1, crashes=crashes)
+        attempt = held.attempt - 1
+        # Nothing set a new time, so it has been due all along.
+        return _move(held, Transition.LOSE, State.READY, "lost", attempt=attempt, crashes=crashes, keep_seq=True)
     return _move(held, Transition.LOSE, State.FAILED, "lost", crashes=crashes, errors=(lost_error(crashes),))
 
 

@@ -8,7 +8,21 @@ import pytest
 from dutiful.core.outcome import Failed, Released, Snoozed
 from dutiful.store import Store
 from dutiful.store.claims import QueueLevel
-from suite.builders import KIND, OOPS, at, claim, claim_one, complete, enqueue, enqueue_one, new_job, settle, start_one
+from suite.builders import (
+    KIND,
+    OOPS,
+    T0,
+    at,
+    claim,
+    claim_one,
+    complete,
+    crash,
+    enqueue,
+    enqueue_one,
+    new_job,
+    settle,
+    start_one,
+)
 
 
 async def claimed_order(store: Store, now: datetime, *levels: tuple[str, int]) -> list[UUID]:
@@ -80,6 +94,18 @@ class ClaimOrderSuite:
         await store.promotion.promote(10, now=at(40))
 
         assert await claimed_order(store, at(41)) == [earlier, failed.job_id, later]
+
+    @pytest.mark.req("S14", "W69")
+    async def test_a_job_whose_worker_died_has_its_old_place(self, store: Store) -> None:
+        await enqueue(store, lost := new_job(), second := new_job())
+        claimed = await claim_one(store, now=at(1))
+
+        now = await crash(store)
+
+        (queue,) = await store.queries.queues()
+        assert queue.oldest_ready_at == T0, "it has been due all along"
+        again, other = sorted(await claim(store, suspects=1, now=now), key=lambda claim: claim.seq)
+        assert (again.job_id, again.seq, other.job_id) == (lost.id, claimed.seq, second.id)
 
     async def test_a_released_job_has_its_old_place_and_a_failed_one_a_new_one(self, store: Store) -> None:
         jobs = [await enqueue_one(store, now=at(n)) for n in range(4)]

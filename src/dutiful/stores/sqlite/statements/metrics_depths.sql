@@ -62,7 +62,7 @@ WHERE tenant = ? AND (queue, priority) > (CAST(? AS TEXT), ?) ORDER BY queue, pr
 -- Since when the first job of a queue level has been due: a retry since its last attempt, or the time that this set.
 SELECT max(j.created_at, coalesce(j.run_at, 0),
            coalesce((SELECT coalesce(a.next_at, a.ended_at) FROM dutiful_attempt a
-                     WHERE a.job_id = j.id AND a.outcome NOT IN ('refused', 'released')
+                     WHERE a.job_id = j.id AND a.outcome NOT IN ('refused', 'released', 'lost')
                      ORDER BY a.id DESC LIMIT 1), 0))
 FROM dutiful_job j
 WHERE j.id = (SELECT job_id FROM {rows} >= :at ORDER BY seq LIMIT 1);

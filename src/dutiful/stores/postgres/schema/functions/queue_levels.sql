@@ -8,7 +8,7 @@ language sql stable parallel safe as $$
 $$;
 
 -- Returns the first job of each queue level, and since when it has been due: a retried one since its last attempt, or
--- the time that this set. Attempts are found by claim, because the planner would walk all attempts by their ids.
+-- the time that this set; claims that were released or lost have set none. Attempts are found by claim, because the planner would walk all attempts by their ids.
 create or replace function {schema}.queue_level_heads(p_tenant text)
 returns table (queue text, priority int, due_at timestamptz)
 language plpgsql stable {walk_in_order} as $$
@@ -26,9 +26,11 @@ begin
         priority := v_head.priority;
         due_at := (select greatest(j.created_at, j.run_at,
                                    (select max(coalesce(a.next_at, a.ended_at)) from {schema}.attempt a
-                                    where a.job_id = v_head.job_id and a.outcome not in ('refused', 'released')
+                                    where a.job_id = v_head.job_id
+                                      and a.outcome not in ('refused', 'released', 'lost')
                                       and a.claim_id = (select max(b.claim_id) from {schema}.attempt b
-                                                        where b.job_id = v_head.job_id and b.outcome <> 'released')))
+                                                        where b.job_id = v_head.job_id
+                                                          and b.outcome not in ('refused', 'released', 'lost'))))
                    from {schema}.job j where j.id >= v_head.job_id and j.id <= v_head.job_id order by j.id limit 1);
         return next;
         if p_tenant is null then

@@ -39,7 +39,7 @@ begin
         p_expired_only => true, p_skip_locked => false, p_now => v_now, p_job_id => v_held.jobs,
         p_claim_id => v_held.claims, p_to => v_held.places, p_outcome => v_held.outcomes,
         p_attempt => v_held.attempts, p_crashes => v_held.crashes, p_delay => null, p_result => null,
-        p_errors => v_held.errors, p_keep_seq => array_fill(false, array[cardinality(v_held.jobs)]),
+        p_errors => v_held.errors, p_keep_seq => array_fill(true, array[cardinality(v_held.jobs)]),
         p_phase_to => v_held.phases, p_wait => null, p_began => null);
     return cardinality(v_held.jobs) - v_refused;
 end $$;
@@ -109,7 +109,11 @@ begin
     if p_rescue and coalesce(v_now - p_seen <= p_within, p_seen is null) and v_hold is not true then
         v_rescued := {schema}.rescue_expired(p_kinds, p_limit, v_now);  -- not a later time, see p_seen
     end if;
-    if v_promoted + v_rescued > 0 then perform pg_notify('{schema}', '[]'); end if;
+    if v_promoted + v_rescued > 0 then
+        perform pg_notify('{schema}', '[]'),
+                -- What became due long ago may be below the floors that this session remembers.
+                set_config('dutiful.levels', '', false);
+    end if;
     perform set_config('dutiful.tenant', v_before, true);
     return query select v_promoted, v_rescued, v_next, v_now;
 end $$;
