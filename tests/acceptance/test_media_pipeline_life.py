@@ -177,7 +177,6 @@ def test_every_event_has_a_name() -> None:
 
 
 @sqlite
-@pytest.mark.req("J62", "J63")
 async def test_a_receiver_changes_over_to_a_new_secret_without_losing_a_message(media: Service) -> None:
     async with media.queue(work) as queue, listening(queue) as listener:
         await queue.enqueue({})

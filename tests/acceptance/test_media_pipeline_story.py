@@ -1,16 +1,20 @@
 """The example media_pipeline runs its story, and its web site answers."""
 
+import asyncio
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
-from media import Service, listening, service
+from media import DEADLINE, Service, listening, service
 
+from dutiful import Context
 from examples.media_pipeline.queue import JobQueue
 from examples.media_pipeline.site import site
 from examples.serving import serving
@@ -102,3 +106,25 @@ async def test_the_sites_events_are_of_this_queue_only(media: Service) -> None:
         "completed",
         "webhook_delivered",
     ]
+
+
+@pytest.mark.req("J58")
+async def test_the_sites_pings_come_while_events_do(media: Service) -> None:
+    async def chatty(ctx: Context) -> None:
+        for number in itertools.cycle(range(100)):
+            ctx.progress(number)
+            await asyncio.sleep(0.02)
+
+    # Progress is stored about four times a second, so the stream is never silent for as long as a ping takes.
+    queue = media.queue(chatty, ping=timedelta(seconds=0.6))
+    async with queue, serving(site(queue, media.url, [])) as url, httpx2.AsyncClient(base_url=url) as http:
+        job_id = await queue.enqueue({})
+        names: list[str] = []
+        async with asyncio.timeout(DEADLINE), http.stream("GET", "/events") as response:
+            async for line in response.aiter_lines():
+                if line.startswith("event: "):
+                    names.append(line.removeprefix("event: "))
+                if names.count("ping") == 2:
+                    break
+        assert await queue.cancel(job_id)
+    assert names.count("progress") >= 2

@@ -61,7 +61,7 @@ async def test_each_endpoint_needs_a_session_and_staff_and_a_manager(platform: P
 # --- the platform's own words
 
 
-@pytest.mark.req("W47", "W48", "W49", "W44")
+@pytest.mark.req("W44", "W47", "W48")
 async def test_the_api_serves_audit_events_by_the_platforms_names(platform: Practice) -> None:
     letter = await platform.dead_letter(await platform.poisoned())
     async with desk(platform) as enter:
