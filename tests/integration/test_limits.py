@@ -32,6 +32,7 @@ from dutiful.maintenance import runner
 from dutiful.maintenance.limits import Admitter
 from dutiful.maintenance.runner import MaintenanceRunner
 from dutiful.store import Store
+from dutiful.store.claims import QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.store.queries import JobFilter
 from faults import Fleet, WorkerProcess, until
@@ -135,7 +136,7 @@ async def test_an_admission_that_failed_is_repeated(
     failed: list[bool] = []
     admit = Admitter._admit
 
-    async def fails_once(self: Admitter, everywhere: bool = False, ended: Any = None) -> bool:
+    async def fails_once(self: Admitter, everywhere: bool = False, ended: Any = None) -> list[QueueLevel]:
         if jobs and not failed:
             failed.append(True)
             raise StoreBusy("a lock was held for too long")
@@ -309,3 +310,36 @@ async def test_a_limit_holds_while_workers_are_killed(store: Store, tmp_path: Pa
 
         await eventually(no_slot_is_left)
         assert await store.queries.check_places() == []
+
+
+async def test_a_job_that_follows_another_of_its_key_costs_one_admission_and_no_peek(
+    app: Dutiful, leader_sleeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker took its own hint for one of others, and looked again, twice, for each job."""
+    done: list[int] = []
+
+    @app.job(concurrency=Concurrency(1))
+    async def call(number: int) -> None:
+        done.append(number)
+
+    async with running(app) as worker:
+        maintenance = worker._maintenance
+        assert maintenance is not None
+        await eventually(lambda: asyncio.sleep(0, maintenance.leading))
+        calls: Counter[str] = Counter()
+        store = worker._config.store
+        for subject, name in ((store.limits, "admit"), (store.claims, "peek")):
+            monkeypatch.setattr(subject, name, counted(calls, name, getattr(subject, name)))
+        jobs = await call.enqueue_many({"number": number} for number in range(30))
+        await asyncio.gather(*(job.result(60) for job in jobs))
+    assert done == list(range(30))
+    assert 30 <= calls["admit"] <= 35
+    assert calls["peek"] <= 5
+
+
+def counted(calls: Counter[str], name: str, call: Any) -> Any:
+    async def counting(*args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return await call(*args, **kwargs)
+
+    return counting

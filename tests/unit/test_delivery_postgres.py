@@ -9,8 +9,8 @@ import pytest
 from dutiful.client.batch_inserter import FEW, insert_and_hint
 from dutiful.core.job import Inserted, NewJob
 from dutiful.delivery import postgres
-from dutiful.delivery.base import EVERYWHERE, QueueLevels
-from dutiful.delivery.postgres import PostgresDelivery
+from dutiful.delivery.base import EVERYWHERE, Hints, QueueLevels
+from dutiful.delivery.postgres import PostgresDelivery, read_hint
 from suite.builders import made, new_job
 
 MAIL: QueueLevels = frozenset({("mail", 1)})
@@ -54,6 +54,16 @@ class Jobs:
         return made(*jobs)
 
 
+def listening(delivery: PostgresDelivery, owner: object = None) -> Hints:
+    hints = Hints(owner)
+    delivery._local.listeners.add(hints)
+    return hints
+
+
+def has_hint(hints: Hints) -> bool:
+    return hints._arrived.is_set()
+
+
 async def test_what_is_pending_is_sent_when_the_delivery_is_closed(delivery: PostgresDelivery, sent: Sent) -> None:
     delivery.hint(MAIL)
     delivery.hint(BOTH)
@@ -78,14 +88,14 @@ async def test_a_hint_that_comes_while_a_commit_carries_another_is_sent(delivery
     assert sent == ['[["mail",1]]']
 
 
-@pytest.mark.parametrize(("pending", "payload"), [(BOTH, '[["mail",1],["sms",2]]'), (EVERYWHERE, "[]")])
+@pytest.mark.parametrize("pending", [BOTH, EVERYWHERE])
 async def test_a_commit_does_not_carry_hints_of_queues_that_it_does_not_name(
-    delivery: PostgresDelivery, sent: Sent, pending: QueueLevels, payload: str
+    delivery: PostgresDelivery, sent: Sent, pending: QueueLevels
 ) -> None:
     delivery.hint(pending)
     assert not delivery.hint_in_commit(MAIL)
     await delivery.close()
-    assert sent == [payload]
+    assert [read_hint(payload) for payload in sent] == [pending]
 
 
 async def test_a_commit_that_takes_long_carries_no_hint_but_its_own(delivery: PostgresDelivery, sent: Sent) -> None:
@@ -134,3 +144,25 @@ async def test_a_commit_soon_after_a_hint_carries_none(sent: Sent) -> None:
     delivery = PostgresDelivery("dutiful", sent.send, None)
     assert delivery.hint_in_commit(MAIL)
     assert not delivery.hint_in_commit(MAIL)
+
+
+async def test_a_hint_without_levels_is_not_taken_for_a_new_one_when_it_comes_back(sent: Sent) -> None:
+    ours, theirs = PostgresDelivery("dutiful", sent.send, None), PostgresDelivery("dutiful", sent.send, None)
+    own, other = listening(ours), listening(theirs)
+    ours.hint(EVERYWHERE)
+    await ours.close()
+    assert await own.next() == EVERYWHERE
+    (payload,) = sent
+    for one in (ours, theirs):
+        one._on_hint("dutiful", payload)
+    assert (has_hint(own), has_hint(other)) == (False, True)
+    assert await other.next() == EVERYWHERE
+
+
+async def test_a_hint_spares_the_listener_whose_owner_knows(sent: Sent) -> None:
+    delivery, owner = PostgresDelivery("dutiful", sent.send, None), object()
+    own, other = listening(delivery, owner), listening(delivery)
+    delivery.hint(MAIL, known_to=owner)
+    assert (has_hint(own), has_hint(other)) == (False, True)
+    await delivery.close()
+    assert sent == ['[["mail",1]]'], "other processes do not know"

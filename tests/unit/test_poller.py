@@ -78,7 +78,7 @@ class Polling:
         self.cursors.advance([new_claim(1, queue=KNOWN.queue, seq=KNOWN.seq)], 1e9)
         self.poller = Poller(config, {Selection(("greet",), ()): self.cursors}, [self.lane])  # type: ignore[list-item]
 
-    async def _listen(self) -> AsyncIterator[QueueLevels]:
+    async def _listen(self, owner: object = None) -> AsyncIterator[QueueLevels]:
         while True:
             yield await self.hints.get()
 
@@ -198,3 +198,30 @@ async def test_jobs_that_came_due_in_a_few_queues_are_claimed_without_a_peek(clo
     assert {(level.queue, level.seq) for level in polling.cursors.levels(("*",))} == {("new", 0), ("known", 6)}
     polling.cursors.lower([], 1e12)
     assert [level.queue for level in polling.cursors.levels(("*",))] == ["known"], "no peek found a job there"
+
+
+async def test_admitted_jobs_are_found_below_a_floor_without_a_peek(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    async with polling.running():
+        polling.poller.on_jobs_moved(EVERYWHERE, [QueueLevel("known", 100, 3)])
+        assert [level.seq for level in polling.cursors.levels(("*",))] == [2]
+        assert polling.lane.woken.is_set()
+        polling.hints.put_nowait(EVERYWHERE)
+        await polling.claims.until(1)
+    assert polling.claims.calls == ["peek"], "only the hint caused one"
+
+
+async def test_jobs_that_maintenance_has_moved_are_searched_by_a_peek(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    async with polling.running():
+        polling.poller.on_jobs_moved(EVERYWHERE)
+        await polling.claims.until(1)
+    assert polling.claims.calls == ["peek"]
+
+
+async def test_jobs_that_were_admitted_in_very_many_queues_are_searched_by_a_peek(clock: MovingClock) -> None:
+    polling = Polling(clock)
+    async with polling.running():
+        polling.poller.on_jobs_moved(EVERYWHERE, [QueueLevel(f"q{n}", 100, 3) for n in range(MOST_HINTED + 1)])
+        await polling.claims.until(1)
+    assert len(polling.cursors.levels(("*",))) == 1

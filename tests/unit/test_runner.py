@@ -46,7 +46,7 @@ class Maintaining:
         self.webhooks = Ticked("webhooks")
         self.webhooks.wants_jobs = False  # type: ignore[attr-defined]
         store: Any = SimpleNamespace(leadership=self, promotion=self)
-        ours = SimpleNamespace(hint=self.hints.append)
+        ours = SimpleNamespace(hint=lambda levels, known_to: self.hints.append(levels))
         parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {}, [])
         self.runner = MaintenanceRunner(*parts)
         leadership = SimpleNamespace(survey=self._survey, resign=self._resign)
@@ -63,6 +63,9 @@ class Maintaining:
     async def promote(self, limit: int) -> Any:
         self.promoted += 1
         return SimpleNamespace(levels=LEVELS)
+
+    def on_ready(self, levels: Any, below: Any = None) -> None:
+        self.ready.append(levels)
 
     async def once(self) -> float:
         return await self.runner.run_once(WORKER, self.ready.append)
@@ -143,7 +146,7 @@ async def test_a_leader_that_wakes_too_late_lets_another_lead(
             await asyncio.Event().wait()
 
     monkeypatch.setattr(maintaining.runner, "_sleep", sleep)
-    running = asyncio.create_task(maintaining.runner.run(WORKER, maintaining.ready.append))
+    running = asyncio.create_task(maintaining.runner.run(WORKER, maintaining.on_ready))
     await asyncio.wait_for(second.wait(), 5)
     assert maintaining.resigned == resigned
     running.cancel()
@@ -161,5 +164,5 @@ async def test_without_schedules_a_start_does_not_say_that_the_database_is_back(
     monkeypatch.setattr(maintaining.runner, "_survey", away)
     for _ in range(3):  # as a worker starts it again and again
         with pytest.raises(StoreAway):
-            await maintaining.runner.run(WORKER, maintaining.ready.append)
+            await maintaining.runner.run(WORKER, maintaining.on_ready)
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["the database is away"]

@@ -22,13 +22,14 @@ class Delivery(Protocol):
         be sent; so if it fails, the caller sends the hint by itself.
         """
 
-    def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
+    def hint(self, levels: QueueLevels, *, sent: bool = False, known_to: object = None) -> None:
         """Sends a hint to workers, soon; called after the commit, never blocks, never raises.
 
-        `sent`: the commit carried it, so only listeners of this process are left.
+        `sent`: the commit carried it, so only listeners of this process are left. `known_to`: the owner of a listener
+        that needs no hint.
         """
 
-    def listen(self) -> AsyncIterator[QueueLevels]:
+    def listen(self, owner: object = None) -> AsyncIterator[QueueLevels]:
         """Yields hints until the iterator is closed; `EVERYWHERE` after a gap such as a reconnect."""
 
     def notify_watchers(self) -> None:
@@ -50,7 +51,8 @@ class Delivery(Protocol):
 class Hints:
     """The hints that one listener has not read yet, merged: a flood of them takes neither memory nor time."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: object = None) -> None:
+        self.owner = owner
         self._levels: set[tuple[str, int]] = set()
         self._everywhere = False
         self._arrived = asyncio.Event()
@@ -78,9 +80,10 @@ class LocalSubscribers:
         self.listeners: set[Hints] = set()
         self.watchers: set[asyncio.Event] = set()
 
-    def hint(self, levels: QueueLevels) -> None:
+    def hint(self, levels: QueueLevels, known_to: object = None) -> None:
         for listener in self.listeners:
-            listener.put(levels)
+            if known_to is None or listener.owner is not known_to:
+                listener.put(levels)
 
     def wake_watchers(self) -> None:
         for watcher in self.watchers:

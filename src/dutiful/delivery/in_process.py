@@ -21,13 +21,13 @@ class InProcessDelivery:
     def hint_in_commit(self, levels: QueueLevels, *, soon: bool = True) -> bool:
         return False
 
-    def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
-        self._local.hint(levels)
+    def hint(self, levels: QueueLevels, *, sent: bool = False, known_to: object = None) -> None:
+        self._local.hint(levels, known_to)
         if self._changes is not None:
             self._changes.signal()
 
-    async def listen(self) -> AsyncIterator[QueueLevels]:
-        hints = Hints()
+    async def listen(self, owner: object = None) -> AsyncIterator[QueueLevels]:
+        hints = Hints(owner)
         if self._following is not None:
             hints.put(EVERYWHERE)  # earlier hints did not reach this listener
         self._local.listeners.add(hints)

@@ -88,8 +88,8 @@ class PostgresDelivery:
         self._sent_at = now
         return True
 
-    def hint(self, levels: QueueLevels, *, sent: bool = False) -> None:
-        self._local.hint(levels)
+    def hint(self, levels: QueueLevels, *, sent: bool = False, known_to: object = None) -> None:
+        self._local.hint(levels, known_to)
         if self._commit_began is not None:
             took, self._commit_began = time.monotonic() - self._commit_began, None
             self._commit_s = max(took, self._commit_s * 0.9)
@@ -119,16 +119,17 @@ class PostgresDelivery:
             while self._pending or self._pending_everywhere:
                 await asyncio.sleep(max(0.0, self._sent_at + HINT_INTERVAL - time.monotonic()))
                 levels, self._pending = self._pending, set()
-                payload = "[]" if self._pending_everywhere else msgspec.json.encode(sorted(levels)).decode()
+                # Without levels, others take our name for a hint at all of them, and we do not take it for one.
+                payload = self._name if self._pending_everywhere else msgspec.json.encode(sorted(levels)).decode()
                 self._pending_everywhere, self._sent_at = False, time.monotonic()
-                await self._send(self._channel, payload if len(payload) < PAYLOAD_LIMIT else "[]")
+                await self._send(self._channel, payload if len(payload) < PAYLOAD_LIMIT else self._name)
         except Exception as error:  # a hint may be lost: workers poll
             log.debug("hint not sent: %s", error)
         finally:
             self._sending = None
 
-    async def listen(self) -> AsyncIterator[QueueLevels]:
-        hints = Hints()
+    async def listen(self, owner: object = None) -> AsyncIterator[QueueLevels]:
+        hints = Hints(owner)
         self._local.listeners.add(hints)
         if self.healthy:
             hints.put(EVERYWHERE)  # earlier hints did not reach this listener
@@ -145,8 +146,8 @@ class PostgresDelivery:
     def _on_hint(self, _channel: str, payload: str) -> None:
         if payload == WATCHING:
             self._remote_watchers = True
-            return
-        self._local.hint(read_hint(payload))
+        elif payload != self._name:  # our own listeners have had that hint
+            self._local.hint(read_hint(payload))
 
     # --- watchers
 

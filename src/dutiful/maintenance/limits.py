@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
+from dutiful.store.claims import QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.store.limits import LimitStore
 
@@ -49,31 +50,34 @@ class Admitter:
             self._ended.update(ended)
         self._wake.set()
 
-    async def run(self, on_ready: Callable[[QueueLevels], None]) -> None:
-        """Admits whenever it is woken, until cancelled; calls `on_ready` if jobs became ready."""
+    async def run(self, on_ready: Callable[[Sequence[QueueLevel]], None]) -> None:
+        """Admits whenever it is woken, until cancelled; calls `on_ready` with the first jobs that became ready."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             began = time.monotonic()
             ended, self._ended = self._ended, set()
             try:
-                if await self._admit(ended=ended):
-                    on_ready(EVERYWHERE)
+                if moved := await self._admit(ended=ended):
+                    on_ready(moved)
             except DutifulError:  # the leader's tick logs what is wrong
                 self._ended = None
                 self._wake_after(TRY_AGAIN)
             # Hints come from any role that may connect: a flood of them takes half of a connection's time at most.
             await asyncio.sleep(min(time.monotonic() - began, LONGEST_REST))
 
-    async def _admit(self, everywhere: bool = False, ended: Collection[UUID] | None = None) -> bool:
-        """Whether any jobs became ready."""
+    async def _admit(self, everywhere: bool = False, ended: Collection[UUID] | None = None) -> list[QueueLevel]:
+        """Returns the levels in which jobs became ready, each with the first of them."""
         end = time.monotonic() + TICK_TIME
-        moved, full = False, True
+        moved: list[QueueLevel] = []
+        full = True
         while full and time.monotonic() < end:
             admission = await self._limits.admit(BATCH, everywhere=everywhere, ended=ended)
-            moved = moved or bool(admission.levels)
+            moved += admission.levels
             full = admission.seen >= BATCH
             self._wake_after(admission.wait)
+        if full:
+            self._wake.set()
         return moved
 
     def _wake_after(self, wait: timedelta | None) -> None:

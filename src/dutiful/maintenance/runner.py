@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from dutiful.core.errors import DutifulError, StoreAway
@@ -20,6 +20,7 @@ from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.observe.outage import OutageLog
 from dutiful.payload.sql_rules import KindDefault, PayloadRule
 from dutiful.store import Store
+from dutiful.store.claims import QueueLevel
 from dutiful.store.leadership import DEFAULT_PATIENCE, Patience, Survey
 from dutiful.store.schedules import ScheduleRecord
 
@@ -48,6 +49,12 @@ class Closable(Protocol):
 
     async def close(self, timeout: float) -> None:
         """Starts nothing more, and waits up to `timeout` seconds for what is in flight."""
+
+
+class OnReady(Protocol):
+    """Called with queue levels that got jobs, and those that may be below the floors of workers, if that is known."""
+
+    def __call__(self, levels: QueueLevels, below: Sequence[QueueLevel] | None = None, /) -> None: ...
 
 
 class MaintenanceRunner:
@@ -115,10 +122,9 @@ class MaintenanceRunner:
                 except Exception:
                     log.exception("%s could not be closed", service.name)
 
-    async def run(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> None:
+    async def run(self, worker_id: UUID, on_ready: OnReady) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
-        woken = [one for one in (self._admitter, self._releaser, self._redelivery) if one is not None]
-        beside = [asyncio.create_task(one.run(partial(self._hint, on_ready))) for one in woken]
+        beside = [asyncio.create_task(one) for one in self._woken(on_ready)]
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
                 with self._outages.watching(PART):
@@ -134,6 +140,15 @@ class MaintenanceRunner:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await self._resign(worker_id)
+
+    def _woken(self, on_ready: OnReady) -> Iterator[Coroutine[Any, Any, None]]:
+        """The services that also run when they are woken."""
+        if self._admitter is not None:
+            yield self._admitter.run(partial(self._hint_admitted, on_ready))
+        if self._releaser is not None:
+            yield self._releaser.run(partial(self._hint_released, on_ready))
+        if self._redelivery is not None:
+            yield self._redelivery.run(partial(self._hint, on_ready))
 
     async def _resign(self, worker_id: UUID) -> None:
         """Lets another process lead at once, while this one still finishes its running jobs."""
@@ -211,8 +226,26 @@ class MaintenanceRunner:
     def _hint(self, on_ready: Callable[[QueueLevels], None], levels: QueueLevels | None) -> None:
         if levels is not None:
             on_ready(levels)
+            self.hinted(EVERYWHERE)
             # Jobs have the place at which they became due, so they may be below the floors of workers.
-            self._delivery.hint(EVERYWHERE)
+            self._delivery.hint(EVERYWHERE, known_to=self)
+
+    def _hint_admitted(self, on_ready: OnReady, moved: Sequence[QueueLevel]) -> None:
+        on_ready(EVERYWHERE, moved)
+        self._hint_moved(EVERYWHERE)
+
+    def _hint_released(self, on_ready: OnReady, levels: QueueLevels) -> None:
+        on_ready(levels, ())  # they became due just now
+        self._hint_moved(levels)
+
+    def _hint_moved(self, levels: QueueLevels) -> None:
+        """Hints others at jobs of which this worker's lanes know."""
+        if self._redelivery is None:
+            self._delivery.hint(levels, known_to=self)
+            return
+        if self.leading:
+            self._redelivery.wake()
+        self._delivery.hint(EVERYWHERE, known_to=self)  # without names, it wakes the redelivery of the leader
 
     async def _sleep(self, seconds: float) -> None:
         end = self._wakes_at = time.monotonic() + seconds

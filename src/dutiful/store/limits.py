@@ -15,14 +15,23 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.limits import KindLimit, Limit, read_gate
+from dutiful.store.claims import QueueLevel
 
 
 class Admission(msgspec.Struct, frozen=True):
     """What an admission did."""
 
     seen: int = 0  # jobs that it looked at; as many as asked for: there may be more
-    levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
+    levels: frozenset[QueueLevel] = frozenset()  # that got jobs, each with the first of them
     wait: timedelta | None = None  # until a start ceases to count, if jobs wait
+
+
+def firsts(ready: Iterable[tuple[str, int, int]]) -> frozenset[QueueLevel]:
+    """The first at each level of jobs that became ready, each given by its queue, priority and seq."""
+    found: dict[tuple[str, int], int] = {}
+    for queue, priority, seq in ready:
+        found[queue, priority] = min(seq, found.get((queue, priority), seq))
+    return frozenset(QueueLevel(*level, seq) for level, seq in found.items())
 
 
 class KeyUse(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import QueueLevels
 from dutiful.store.claims import QueueLevel
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.fetcher import FetchCursors
+from dutiful.worker.fetcher import MOST_HINTED, FetchCursors
 from dutiful.worker.lane import Lane
 from dutiful.worker.selection import Selection
 
@@ -28,17 +28,20 @@ class Poller:
         self._cursors = cursors
         self._lanes = lanes
         self._unnamed = asyncio.Event()  # a hint came without names, or with too many
+        self._from_others = False  # of which one may have scheduled a job
         self._asked = asyncio.Event()  # for a peek
         self._peeking = False  # or resting after a peek
         self._took = 0.0  # seconds of the last peek
 
     async def listen(self) -> None:
-        async for levels in self._config.delivery.listen():
-            if self._config.maintenance is not None:
-                self._config.maintenance.hinted(levels)
+        maintenance = self._config.maintenance
+        async for levels in self._config.delivery.listen(maintenance):
+            if maintenance is not None:
+                maintenance.hinted(levels)
             if levels and all(cursors.add_hinted(levels) for cursors in self._cursors.values()):
                 self._wake(queue for queue, _ in levels)
             else:
+                self._from_others = True
                 self._unnamed.set()
 
     async def look(self) -> None:
@@ -54,9 +57,11 @@ class Poller:
                 if self._peeking or self._took > SLOW:
                     await self._peek_near()
                 self._asked.set()
-                if self._config.maintenance is not None:
+                from_others, self._from_others = self._from_others, False
+                if from_others and self._config.maintenance is not None:
                     await self._config.maintenance.look_ahead()
             except DutifulError:
+                self._from_others = True
                 self._unnamed.set()  # for when it is run again
                 raise
             await asyncio.sleep(min(4 * (time.monotonic() - began), LONGEST_REST))
@@ -107,9 +112,16 @@ class Poller:
         longest = self._config.settings.poll.total_seconds()
         return longest if self._config.delivery.healthy else min(longest, 1.0)
 
-    def on_jobs_moved(self, levels: QueueLevels) -> None:
-        """Wakes all lanes, because maintenance moved jobs into these queues, which may be many that no lane serves."""
+    def on_jobs_moved(self, levels: QueueLevels, below: Sequence[QueueLevel] | None = None) -> None:
+        """Wakes all lanes, because maintenance moved jobs into these queues, which may be many that no lane serves.
+
+        `below`: the first of those that may be below the floors; None: that is not known, so that a peek finds them.
+        """
+        if below is None or len(below) > MOST_HINTED:
+            self._unnamed.set()
+            below = ()
         for cursors in self._cursors.values():
+            cursors.lower(below, 0.0)
             if not cursors.add_hinted(levels):
                 self._asked.set()
         for lane in self._lanes:

@@ -68,7 +68,8 @@ class LimitSuite:
 
         admission = await store.limits.admit(100, now=T0)
 
-        assert admission.levels == {("default", 100)}
+        assert [(level.queue, level.priority) for level in admission.levels] == [("default", 100)]
+        assert list(admission.levels) == await store.claims.peek([KIND]), "so that a worker needs none"
         assert await ready(store, jobs) == [0, 1, 4]
         assert await gate(store, jobs[2].id) == ("limit", '["calls", "acme"]')
         assert await store.queries.check_places() == []

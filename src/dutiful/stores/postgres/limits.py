@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from dutiful.core.limits import KindLimit, Limit
-from dutiful.store.limits import Admission, LimitRecord, records
+from dutiful.store.limits import Admission, LimitRecord, firsts, records
 from dutiful.stores.postgres.engine.subject import Subject, arrays
 
 
@@ -26,11 +26,13 @@ class PostgresLimits(Subject):
         now: datetime | None = None,
     ) -> Admission:
         jobs = None if ended is None else list(ended)
-        rows = await self._rows("admit_limited", "queue, priority, moved, wait", everywhere, limit, jobs, now)
+        rows = await self._rows("admit_limited", "queue, priority, moved, first, wait", everywhere, limit, jobs, now)
         if not rows:
             return Admission()
         *levels, last = rows
-        return Admission(last["moved"], frozenset((row["queue"], row["priority"]) for row in levels), last["wait"])
+        return Admission(
+            last["moved"], firsts((row["queue"], row["priority"], row["first"]) for row in levels), last["wait"]
+        )
 
     async def hold(self, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:
         await self._call("hold_limits", list(waits), list(waits.values()), now)

@@ -10,7 +10,7 @@ import msgspec
 
 from dutiful.core.json import read_object
 from dutiful.core.limits import KEY_LIMIT, KindLimit, Limit, gate_of, read_gate
-from dutiful.store.limits import Admission, LimitRecord, records
+from dutiful.store.limits import Admission, LimitRecord, firsts, records
 from dutiful.stores.sqlite import placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, browses, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_moment, micros, moment, span
@@ -252,15 +252,18 @@ def _admit(db: Connection, limit: int, everywhere: bool, ended: Sequence[bytes] 
             db.run(SQL["wait_for_no_limit"], (kind, limit))
         gates = list(_gates(db))
     slots, placing = Slots(db, now), placement.Placing(db, {}, now)
+    ready: list[tuple[str, int, int]] = []
     seen = 0
     for job_id in chain(_waiting(db, slots, gates, stopped, limit), _new(db, stopped, limit)):
         seen += 1
         if slots.take(job_id):
             _, _, _, seq, *carried = db.rows(SQL["blocked_row"], (job_id,))[0]
             db.run(SQL["delete_blocked"], (job_id,))
-            placing.add(job_id, Carried(*carried), None, seq)
+            at = Carried(*carried)
+            placing.add(job_id, at, None, seq)
+            ready.append((at.queue, at.priority, seq))
     placing.write()
-    return Admission(seen, frozenset(placing.levels), _wait(db, rules, now))
+    return Admission(seen, firsts(ready), _wait(db, rules, now))
 
 
 def _waiting(db: Connection, slots: Slots, gates: Sequence[str], stopped: set[str], limit: int) -> Iterator[bytes]:

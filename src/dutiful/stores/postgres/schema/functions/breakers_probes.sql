@@ -161,7 +161,7 @@ begin
     select b.name, j.id, b.round, p_now
     from unnest(v_jobs, v_for) j (id, name) join {schema}.breaker b on b.name = j.name
     on conflict (breaker, job_id) do update set round = excluded.round, claim_id = null, since = excluded.since;
-    return query select * from {schema}.unblock(v_jobs, p_now);
+    return query select u.queue, u.priority, u.moved from {schema}.unblock(v_jobs, p_now) u;
 end $$;
 
 -- Returns the breakers for which jobs wait that were rejected inside their handlers, unless they are open. Steps from
@@ -224,6 +224,6 @@ begin
       and exists (select 1 from {schema}.pause p
                   where p.scope in {blocking_scopes} and p.name = b.kind offset 0);
     return query
-    select * from {schema}.unblock(
-        array(select b.job_id from {schema}.blocked b where b.ctid = any (v_tids)), p_now);
+    select u.queue, u.priority, u.moved
+    from {schema}.unblock(array(select b.job_id from {schema}.blocked b where b.ctid = any (v_tids)), p_now) u;
 end $$;

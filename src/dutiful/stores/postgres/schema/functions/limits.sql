@@ -309,11 +309,13 @@ begin
 end $$;
 
 -- Admits jobs of limited kinds: those that wait at gates where slots were freed (p_everywhere: at all gates), and then new
--- ones. p_ended: only slots of these jobs are looked at, because the caller knows that they have ended. Ends with a row without a queue, which says how many jobs were seen, and how long the next start counts.
+-- ones. p_ended: only slots of these jobs are looked at, because the caller knows that they have ended. Returns the levels
+-- that got jobs, each with the seq of the first, and at the end a row without a queue, which says how many jobs were seen,
+-- and how long the next start counts.
 create or replace function {schema}.admit_limited(
     p_everywhere boolean, p_limit int, p_ended uuid[], p_now timestamptz
 )
-returns table (queue text, priority int, moved bigint, wait interval)
+returns table (queue text, priority int, moved bigint, first bigint, wait interval)
 language plpgsql volatile set lock_timeout = '2s' {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_now     timestamptz;
@@ -370,7 +372,9 @@ begin
         ) a;
         exit when v_jobs is null;
         v_seen := v_seen + cardinality(v_jobs);
-        return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
+        return query
+        select u.queue, u.priority, u.moved, u.first, null::interval
+        from {schema}.unblock(v_jobs, v_now) u where u.first is not null;
         -- Jobs that another of their limits refuses have gone on to its gate, and left slots to those behind them.
         v_gates := array(
             select distinct a.gate from unnest(v_jobs, v_from) a (id, gate)
@@ -392,10 +396,12 @@ begin
         limit p_limit);
     if cardinality(v_jobs) > 0 then
         v_seen := v_seen + cardinality(v_jobs);
-        return query select u.queue, u.priority, u.moved, null::interval from {schema}.unblock(v_jobs, v_now) u;
+        return query
+        select u.queue, u.priority, u.moved, u.first, null::interval
+        from {schema}.unblock(v_jobs, v_now) u where u.first is not null;
     end if;
     return query
-    select null::text, null::int, v_seen, least((select min(h.until) - v_now from {schema}.limit_hold h), (
+    select null::text, null::int, v_seen, null::bigint, least((select min(h.until) - v_now from {schema}.limit_hold h), (
         select min(case when r.fixed and w.length = r.per then date_bin(r.per, v_now, '2000-01-01Z') + r.per
                         else f.started_at + w.length end) - v_now
         from {schema}.limit_rule r

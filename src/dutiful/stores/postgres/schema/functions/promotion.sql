@@ -37,9 +37,10 @@ begin
         select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1), false;
 end $$;
 
--- Moves jobs from blocked to ready or scheduled, but those for which a limit has no slot. A job with a seq keeps it.
+-- Moves jobs from blocked to ready or scheduled, but those for which a limit has no slot. A job with a seq keeps it. first:
+-- the lowest seq of those that are ready.
 create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz)
-returns table (queue text, priority int, moved bigint)
+returns table (queue text, priority int, moved bigint, first bigint)
 language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -60,7 +61,8 @@ begin
         insert into {schema}.scheduled (run_at, job_id, {carried})
         select o.run_at, o.job_id, {carried of o} from in_order o where o.run_at > v_now
     )
-    select o.queue::text, o.priority, count(*) from in_order o group by o.queue, o.priority;
+    select o.queue::text, o.priority, count(*), min(o.new_seq) filter (where o.run_at is null or o.run_at <= v_now)
+    from in_order o group by o.queue, o.priority;
 end $$;
 
 -- Moves ready jobs of kinds that are paused, or whose breaker is open, to blocked, so that claims do not scan past
@@ -141,5 +143,7 @@ begin
         ) b
         order by b.seq
         limit p_limit);
-    if cardinality(v_jobs) > 0 then return query select * from {schema}.unblock(v_jobs, v_now); end if;
+    if cardinality(v_jobs) > 0 then 
+        return query select u.queue, u.priority, u.moved from {schema}.unblock(v_jobs, v_now) u;
+    end if;
 end $$;
