@@ -242,7 +242,8 @@ begin
 end $$;
 
 -- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
--- that have theirs; the others wait at the gate of the first limit that is full.
+-- that have theirs; the others wait at the gate of the first limit that is full. What is read and written is so for all at
+-- once, because a statement for each job would cost more than all else.
 create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timestamptz) returns uuid[]
 language plpgsql volatile {walk_indexes} as $$
 declare
@@ -250,61 +251,77 @@ declare
     -- Counted once for each key, because a limit may allow very many starts.
     v_gates   text[] := '{}';
     v_room    bigint[] := '{}';
-    v_names   text[];
-    v_keys    text[];
     v_used    int[];
     v_at      int;
-    v_refused text;
+    v_full    text;
     v_job     record;
-    v_limit   record;
+    -- The slots that are taken, and the jobs that have to wait with their gates.
+    v_owners  uuid[] := '{}';
+    v_names   text[] := '{}';
+    v_keys    text[] := '{}';
+    v_waiting uuid[] := '{}';
+    v_before  text[] := '{}';
 begin
     -- One at a time, so that two cannot take the same slot.
     perform 1 from {schema}.limit_rule r order by r.name for update;
     perform {schema}.free_ended_slots(p_jobs, p_now);  -- what they had before
     for v_job in
-        select b.job_id, b.gate, b.key, b.kind, j.job
+        select b.job_id, b.gate, b.key, l.names, l.keys, l.gates
         from unnest(p_jobs) with ordinality a (id, ord)
         cross join lateral (
             select x.job_id, x.gate, x.key, x.kind from {schema}.blocked x where x.job_id = a.id limit 1) b
         cross join lateral (select x as job from {schema}.job x where x.id = a.id limit 1) j
+        cross join lateral (
+            select array_agg(k.name::text order by k.name) as names, array_agg(g.key order by k.name) as keys,
+                   array_agg({schema}.limit_gate(k.name, g.key) order by k.name) as gates
+            from {schema}.limit_kind k
+            cross join lateral {schema}.limit_key(j.job, k) g (key)
+            where k.kind = b.kind and g.key is not null
+        ) l
         order by a.ord
     loop
-        v_refused := null;
-        v_names := '{}';
-        v_keys := '{}';
+        v_full := null;
         v_used := '{}';
-        for v_limit in
-            select r as rule, r.name, g.key
-            from {schema}.limit_kind k
-            join {schema}.limit_rule r on r.name = k.name
-            cross join lateral {schema}.limit_key(v_job.job, k) g (key)
-            where k.kind = v_job.kind and g.key is not null
-            order by k.name
-        loop
-            v_refused := {schema}.limit_gate(v_limit.name, v_limit.key);
-            v_at := array_position(v_gates, v_refused);
+        for n in 1 .. coalesce(cardinality(v_job.gates), 0) loop
+            v_at := array_position(v_gates, v_job.gates[n]);
             if v_at is null then
-                v_gates := v_gates || v_refused;
-                v_room := v_room || {schema}.limit_room(v_limit.rule, v_limit.key, p_now);
+                v_gates := v_gates || v_job.gates[n];
+                v_room := v_room || (
+                    select {schema}.limit_room(r, v_job.keys[n], p_now) from {schema}.limit_rule r where r.name = v_job.names[n]);
                 v_at := cardinality(v_gates);
             end if;
-            exit when v_room[v_at] <= 0;
-            v_refused := null;
-            v_names := v_names || v_limit.name::text;
-            v_keys := v_keys || v_limit.key;
+            if v_room[v_at] <= 0 then
+                v_full := v_job.gates[n];
+                exit;
+            end if;
             v_used := v_used || v_at;
         end loop;
-        if v_refused is null then
-            insert into {schema}.limit_slot (job_id, admitted_at, name, key)
-            select v_job.job_id, p_now, a.name, a.key from unnest(v_names, v_keys) a (name, key);
-            foreach v_at in array v_used loop v_room[v_at] := v_room[v_at] - 1; end loop;
+        if v_full is null then
+            foreach v_at in array v_used loop
+                v_owners := v_owners || v_job.job_id;
+                v_room[v_at] := v_room[v_at] - 1;
+            end loop;
+            v_names := v_names || v_job.names;
+            v_keys := v_keys || v_job.keys;
             v_taken := v_taken || v_job.job_id;
-        elsif v_job.gate <> 'limit' or v_job.key <> v_refused then
-            update {schema}.blocked b
-            set gate = 'limit', key = v_refused, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
-            where b.job_id = v_job.job_id;
+        elsif v_job.gate <> 'limit' or v_job.key <> v_full then
+            v_waiting := v_waiting || v_job.job_id;
+            v_before := v_before || v_full;
         end if;
     end loop;
+    insert into {schema}.limit_slot (job_id, admitted_at, name, key)
+    select a.job_id, p_now, a.name, a.key from unnest(v_owners, v_names, v_keys) a (job_id, name, key);
+    if cardinality(v_waiting) > 0 then
+        update {schema}.blocked b
+        set gate = 'limit', key = w.gate, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
+        from (
+            select x.tid, a.gate
+            from unnest(v_waiting, v_before) a (job_id, gate)
+            cross join lateral (
+                select y.ctid as tid from {schema}.blocked y where y.job_id = a.job_id limit 1 for update) x
+        ) w
+        where b.ctid = w.tid;
+    end if;
     return v_taken;
 end $$;
 
