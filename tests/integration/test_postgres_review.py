@@ -12,7 +12,7 @@ import pytest
 
 from databases import OwnTransaction
 from dutiful.core.errors import DataRefused
-from dutiful.core.review.audit import Anchor, seal
+from dutiful.core.review.audit import Anchor, AuditOutcome, seal
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.store.audit import AuditFilter
 from dutiful.store.dead_letters import BulkState, DeadLetterFilter
@@ -139,6 +139,20 @@ async def test_a_role_that_may_append_can_do_nothing_else(store: PostgresStore, 
     assert len(await store.audit.search(AuditFilter())) == 3
     assert len(await seal_all(store)) == 1
     assert await check_chain(store) == 3
+
+
+async def test_an_operator_who_may_not_change_the_policy_cannot_record_that_it_was_changed(
+    store: PostgresStore, owner: Any, clerk: Any
+) -> None:
+    role = await clerk.fetchval("SELECT current_user")
+    await owner.execute(f"GRANT INSERT ON dutiful.pause TO {role}")  # what tells an operator from a client
+    kept = event(action="audit.keep", after={"keep": "2d"})
+    asked = event(action="audit.keep", after={"keep": "2d"}, outcome=AuditOutcome.REQUESTED)
+
+    await refused(clerk, f"SELECT dutiful.append_audit('{msgspec.json.encode([kept]).decode()}')")
+    await clerk.execute("SELECT dutiful.append_audit($1)", msgspec.json.encode([asked]).decode())
+
+    assert await store.audit.search(AuditFilter()) == [asked]
 
 
 async def test_a_role_that_may_trim_deletes_no_more_than_what_is_old(

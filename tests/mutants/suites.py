@@ -7,7 +7,7 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/settle.py": ["settle"],
     "core/states.py": ["states", "settle"],
     "core/steps.py": ["core_steps"],
-    "core/sealed.py": ["key_ring"],
+    "core/sealed.py": ["sealed", "key_ring"],
     "core/shares.py": ["core_shares"],
     "core/outcome.py": ["outcome", "settle", "retry"],
     "core/items.py": ["items"],
