@@ -1,5 +1,7 @@
 """Whole trees by an operator: shown, cancelled, and run again with their edges and results."""
 
+from uuid import UUID
+
 import pytest
 from operating import trail
 from running_workers import running
@@ -8,6 +10,8 @@ from dutiful import PREVIOUS, Context, Dutiful, Retry, State, chain, group
 from dutiful.core.correlation_tree import Relation
 from dutiful.core.errors import IllegalTransition, JobCancelled, JobNotFound
 from dutiful.core.principal import Principal
+from dutiful.operator import trace
+from suite.builders import new_job
 
 pytestmark = pytest.mark.req("L101")
 ONCE = Retry(max_attempts=1)
@@ -104,6 +108,25 @@ async def test_a_trace_shows_the_edges_and_states_of_a_graph(app: Dutiful) -> No
     why = await operator.jobs.explain(last.id)
     assert first.id != second.id
     assert all(job.public_id in why.sentence for job in flow.jobs[:2])
+
+
+async def test_a_trace_of_a_graph_with_very_many_edges_shows_the_newest_of_each_job(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "NEEDS", 3)
+    monkeypatch.setattr(trace, "MOST_NEEDS", 12)
+    store, operator = (await app.client()).store, await app.operator("ada")
+    needs = [new_job() for _ in range(4)]
+    await store.jobs.insert(needs)
+
+    async def shown() -> list[list[UUID]]:
+        return [[need.id for need in member.needs] for member in (await operator.trace.find("dense")).members]
+
+    for jobs, each in ((4, 3), (2, 2)):  # twelve edges are shown, eighteen are not
+        await store.jobs.insert(
+            [new_job(correlation_id="dense", depends_on=tuple(job.id for job in needs)) for _ in range(jobs)]
+        )
+        assert {tuple(ids) for ids in await shown()} == {tuple(job.id for job in needs[-each:])}
 
 
 async def test_a_tenants_operator_acts_on_its_own_jobs_of_a_tree_only(app: Dutiful) -> None:

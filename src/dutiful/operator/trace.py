@@ -16,6 +16,8 @@ MOST = 1_000  # jobs of one tree, besides some of their ancestors
 PAGE = 100  # few at a time, because a job may have a large payload
 PAGES = 50  # most jobs with this correlation id may belong to other tenants
 ANCESTORS = 100
+NEEDS = 100  # of one job, the newest; a job may depend on any number
+MOST_NEEDS = 10_000  # of all jobs together
 
 
 class Trace(OperatorPart):
@@ -46,11 +48,13 @@ class Trace(OperatorPart):
         return reference
 
     async def _with_needs(self, found: dict[UUID, Member]) -> list[Member]:
-        """The jobs, with those that each depends on."""
+        """The jobs, with those that each depends on, as far as they are not too many to be read."""
         needs: dict[UUID, list[Need]] = {}
-        for edge in await self._store.dependents.edges(list(found)):
+        edges = await self._store.dependents.edges(list(found), newest=NEEDS)
+        for edge in edges:
             needs.setdefault(edge.job_id, []).append(Need(edge.needs_id, edge.policy))
-        return [msgspec.structs.replace(one, needs=tuple(needs.get(one.id, ()))) for one in found.values()]
+        most = NEEDS if len(edges) <= MOST_NEEDS else MOST_NEEDS // len(found)
+        return [msgspec.structs.replace(one, needs=tuple(needs.get(one.id, ())[-most:])) for one in found.values()]
 
     async def _related(self, correlation_id: str) -> tuple[dict[UUID, Member], bool]:
         """The newest jobs, and whether there are more."""

@@ -37,5 +37,5 @@ class DependentStore(Protocol):
         or waits for the next one.
         """
 
-    async def edges(self, job_ids: Sequence[UUID]) -> list[Edge]:
-        """The edges from these jobs to those that they depend on."""
+    async def edges(self, job_ids: Sequence[UUID], *, newest: int | None = None) -> list[Edge]:
+        """The edges from these jobs to those that they depend on; of each, only to the `newest`, if that is given."""

@@ -14,6 +14,8 @@ import msgspec
 
 from dutiful.core.steps import SentEvent, StepKind, StepRecord
 
+SHOWN_BYTES = 1024 * 1024  # of results that people are shown; a job may have thousands of large ones
+
 
 class StepMark(msgspec.Struct, frozen=True, kw_only=True):
     """A call that has returned. `result` holds JSON text."""
@@ -59,7 +61,7 @@ class Wakened(msgspec.Struct, frozen=True):
 
 class StepStore(Protocol):
     async def all(self, job_id: UUID) -> list[StepRecord]:
-        """The steps of a job in the order in which they began."""
+        """The steps of a job in the order in which they began, for people: results beyond SHOWN_BYTES are left out."""
 
     async def load(self, job_ids: Sequence[UUID]) -> Mapping[UUID, list[StepRecord]]:
         """The steps of several jobs; a job without any is left out."""

@@ -9,7 +9,7 @@ from dutiful.core.states import State
 from dutiful.core.steps import SentEvent, StepKind, StepRecord, StepState
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
-from dutiful.store.steps import StepMark, StepWait
+from dutiful.store.steps import SHOWN_BYTES, StepMark, StepWait
 from suite.builders import (
     KIND,
     OOPS,
@@ -106,6 +106,20 @@ class StepSuite:
             claimed.job_id: ["b", "a"],
             other.job_id: ["c"],
         }
+
+    async def test_people_are_shown_results_as_far_as_they_are_few(self, store: Store) -> None:
+        claimed = await start_one(store)
+        half = f'"{"x" * (SHOWN_BYTES // 2)}"'
+        results = ["1", half, None, "2", half, "3"]
+        for position, result in enumerate(results):
+            await store.steps.put([call(claimed, f"step {position}", position, result=result)])
+
+        shown = await store.steps.all(claimed.job_id)
+        loaded = (await store.steps.load([claimed.job_id]))[claimed.job_id]
+
+        assert [one.result for one in shown] == [1, half[1:-1], None, 2, None, None]
+        assert [one.result for one in loaded] == [1, half[1:-1], None, 2, half[1:-1], 3]
+        assert [one.name for one in shown] == [one.name for one in loaded]
 
     async def test_a_claim_that_was_lost_stores_no_step(self, store: Store) -> None:
         old = await start_one(store)

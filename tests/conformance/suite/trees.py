@@ -124,6 +124,18 @@ class TreeSuite:
         assert await state(store, waiting.id) is State.READY
         assert await store.queries.check_places() == []
 
+    async def test_of_very_many_edges_the_newest_of_each_job_can_be_asked_for(self, store: Store) -> None:
+        needs = [new_job() for _ in range(4)]
+        first = new_job(depends_on=tuple(job.id for job in needs))
+        second = new_job(depends_on=(needs[0].id,))
+        await enqueue(store, *needs, first, second)
+
+        edges = await store.dependents.edges([first.id, second.id], newest=2)
+
+        assert [edge.needs_id for edge in edges if edge.job_id == first.id] == [needs[2].id, needs[3].id]
+        assert [edge.needs_id for edge in edges if edge.job_id == second.id] == [needs[0].id]
+        assert len(await store.dependents.edges([first.id, second.id])) == 5
+
     async def test_a_job_can_join_one_that_nothing_waits_for_and_another_tenants_is_not_joined(
         self, store: Store
     ) -> None:

@@ -16,9 +16,9 @@ class PostgresDependents(Subject):
     async def release(self, ended: Sequence[UUID], limit: int, *, now: datetime | None = None) -> Release:
         return releases(await self._rows("release_dependents", RELEASED, list(ended), limit, now))
 
-    async def edges(self, job_ids: Sequence[UUID]) -> list[Edge]:
-        rows = await self._rows("edges_of", "job_id, needs_id, policy", list(job_ids))
-        return [Edge(row["job_id"], row["needs_id"], OnFailure(row["policy"])) for row in rows]
+    async def edges(self, job_ids: Sequence[UUID], *, newest: int | None = None) -> list[Edge]:
+        rows = await self._rows("edges_of", "job_id, needs_id, policy", list(job_ids), newest)
+        return [Edge(row["job_id"], row["needs_id"], OnFailure(row["policy"])) for row in reversed(rows)]
 
 
 def releases(rows: Sequence[Any]) -> Release:

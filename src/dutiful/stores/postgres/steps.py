@@ -8,15 +8,19 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.steps import SentEvent, StepRecord
-from dutiful.store.steps import StepMark, StepWait, Unstored, Wakened
+from dutiful.store.steps import SHOWN_BYTES, StepMark, StepWait, Unstored, Wakened
 from dutiful.stores.postgres.engine.subject import Subject, arrays, as_struct
 
 _STEP = ", ".join(StepRecord.__struct_fields__)
+_SHOWN = ", ".join(name for name in StepRecord.__struct_fields__ if name != "result") + (
+    ", case when sum(octet_length(result::text)) over (order by position, name rows unbounded preceding)"
+    f" <= {SHOWN_BYTES} then result end as result"
+)
 
 
 class PostgresSteps(Subject):
     async def all(self, job_id: UUID) -> list[StepRecord]:
-        return (await self.load([job_id])).get(job_id, [])
+        return [_record(row) for row in await self._rows("steps", _SHOWN, [job_id])]
 
     async def load(self, job_ids: Sequence[UUID]) -> Mapping[UUID, list[StepRecord]]:
         found: dict[UUID, list[StepRecord]] = {}

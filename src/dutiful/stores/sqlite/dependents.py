@@ -29,9 +29,10 @@ class SqliteDependents(Subject):
         return deciding.done()
 
     @reads
-    def edges(self, db: Connection, job_ids: Sequence[UUID]) -> list[Edge]:
-        rows = [(job_id, row) for job_id in job_ids for row in db.rows(SQL["edges_of"], (job_id.bytes,))]
-        return [Edge(job_id, uuid(needed), OnFailure(policy)) for job_id, (needed, policy) in rows]
+    def edges(self, db: Connection, job_ids: Sequence[UUID], *, newest: int | None = None) -> list[Edge]:
+        most = -1 if newest is None else newest
+        rows = [(job_id, row) for job_id in job_ids for row in db.rows(SQL["edges_of"], (job_id.bytes, most))]
+        return [Edge(job_id, uuid(needed), OnFailure(policy)) for job_id, (needed, policy) in reversed(rows)]
 
 
 def _take(db: Connection, statement: str, job_ids: Iterable[bytes], limit: int) -> list[bytes]:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from dutiful.core.steps import SentEvent, StepRecord, StepState, event_gate
-from dutiful.store.steps import StepMark, StepWait, Unstored, Wakened
+from dutiful.store.steps import SHOWN_BYTES, StepMark, StepWait, Unstored, Wakened
 from dutiful.stores.sqlite import placement
 from dutiful.stores.sqlite.engine import SQL, Connection, Subject, reads, writes
 from dutiful.stores.sqlite.engine.codec import clock, maybe_checked, moment, span
@@ -15,7 +15,11 @@ from dutiful.stores.sqlite.engine.columns import STEP, Carried
 class SqliteSteps(Subject):
     @reads
     def all(self, db: Connection, job_id: UUID) -> list[StepRecord]:
-        return _steps(db, job_id)
+        steps, shown = [], 0
+        for *row, size in db.rows(SQL["steps_without_results"], (job_id.bytes,)):
+            step, shown = STEP.decode((*row, None)), shown + (size or 0)
+            steps.append(_step(db, job_id.bytes, step.name) if size and shown <= SHOWN_BYTES else step)
+        return steps
 
     @reads
     def load(self, db: Connection, job_ids: Sequence[UUID]) -> Mapping[UUID, list[StepRecord]]:

@@ -162,7 +162,7 @@ class Step(Shape):
     due_at: datetime | None = Field(description="The end of a sleep, or of the wait for an event.")
     event: str | None
     key: str | None
-    result: Any
+    result: Any = Field(description="Left empty beyond the first MiB of all steps' results.")
 
 
 class JobDetail(JobItem):

@@ -273,7 +273,7 @@ class TraceJob(Shape):
     parent_id: PublicId | None
     retry_of: PublicId | None
     error: TraceError | None = Field(description="The last one.")
-    needs: list[TraceNeed] = Field(description="The jobs that it depends on.")
+    needs: list[TraceNeed] = Field(description="The jobs that it depends on; of very many, the newest.")
     under: PublicId | None = Field(description="The job in this answer of which it is a child or a retry, or after it.")
     relation: Relation | None
     depth: int = Field(description="The number of its ancestors in this answer.")

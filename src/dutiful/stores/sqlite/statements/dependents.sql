@@ -10,7 +10,8 @@ WHERE d.needs_id = ?2 AND b.tenant IS ?3
 ON CONFLICT DO NOTHING;
 
 -- name: edges_of
-SELECT needs_id, policy FROM dutiful_dependency WHERE job_id = ? ORDER BY needs_id;
+-- The newest first; as many as asked for, -1: all.
+SELECT needs_id, policy FROM dutiful_dependency WHERE job_id = ? ORDER BY needs_id DESC LIMIT ?;
 
 -- name: watchers_of_ended
 -- The jobs that wait for this one, if it has ended.

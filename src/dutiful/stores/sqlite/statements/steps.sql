@@ -1,6 +1,11 @@
 -- name: steps
 SELECT {step_columns} FROM dutiful_step WHERE job_id = ? ORDER BY position, name;
 
+-- name: steps_without_results
+SELECT name, position, kind, state, code, fingerprint, started_at, ended_at, due_at, event, key,
+       length(CAST(result AS BLOB))
+FROM dutiful_step WHERE job_id = ? ORDER BY position, name;
+
 -- name: step
 SELECT {step_columns} FROM dutiful_step WHERE job_id = ? AND name = ?;
 

@@ -137,14 +137,16 @@ begin
         limit p_limit), true, p_now) d;
 end $$;
 
--- Returns the edges from these jobs to those that they depend on.
-create or replace function {schema}.edges_of(p_jobs uuid[]) returns table (job_id uuid, needs_id uuid, policy text)
+-- Returns the edges from these jobs to those that they depend on, the newest first; of each job, p_newest (null: all).
+create or replace function {schema}.edges_of(p_jobs uuid[], p_newest int) returns table (job_id uuid, needs_id uuid, policy text)
 language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
 begin
     return query
     select d.job_id, d.needs_id, d.policy
     from unnest(p_jobs) j (id)
     cross join lateral (
-        select x.job_id, x.needs_id, x.policy from {schema}.dependency x where x.job_id = j.id order by x.needs_id offset 0
+        select x.job_id, x.needs_id, x.policy from {schema}.dependency x
+        where x.job_id = j.id
+        order by x.needs_id desc limit p_newest
     ) d;
 end $$;
