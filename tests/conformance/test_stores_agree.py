@@ -1,6 +1,8 @@
 """Postgres and SQLite give the same answers and leave the same rows.
 
-Every suite runs on both at once (see TwinStore), and besides them all combinations that the suites only sample.
+Every suite runs on both at once (see TwinStore), and besides them all combinations that the suites only sample. In
+`make test` it is those combinations and the suites about a job's places; the others, which each store passes by itself,
+are in `make soak`.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +30,7 @@ from old_events import any_date, owner_url
 from suite import add_tests
 from suite.audit import AuditSuite, event
 from suite.breakers import MAIL
-from suite.breakers_gate import declare
+from suite.breakers_gate import BreakerGateSuite, declare
 from suite.builders import (
     BACKOFF,
     EXPIRED,
@@ -56,11 +58,24 @@ from suite.builders import (
     settle,
     start_one,
 )
-from suite.dead_letters import act_on, the_letter
-from suite.dead_letters_review import LED_BY
+from suite.claims import ClaimSuite
+from suite.claims_leases import ClaimLeaseSuite
+from suite.claims_order import ClaimOrderSuite
+from suite.claims_refusals import ClaimRefusalSuite
+from suite.claims_settle import ClaimSettleSuite
+from suite.control import ControlSuite
+from suite.dead_letters import DeadLetterSuite, act_on, the_letter
+from suite.dead_letters_review import LED_BY, DeadLetterReviewSuite
+from suite.dependents import DependentSuite
 from suite.encryption import EncryptionSuite
+from suite.jobs import JobSuite
+from suite.jobs_unique import JobUniqueSuite
 from suite.leadership import LeadershipSuite
+from suite.limits import LimitSuite
 from suite.locks import LockSessionSuite
+from suite.promotion import PromotionSuite
+from suite.promotion_order import PromotionOrderSuite
+from suite.retention import RetentionSuite
 from suite.webhooks import own, webhook
 from twin_store import TwinStore
 
@@ -401,6 +416,7 @@ async def test_reviews_leave_the_same_rows(store: Store, ended: str) -> None:
     await store.dead_letters.resolve_reprocessed(100, now=at(61))
 
 
+@pytest.mark.soak
 class TestAudit(AuditSuite):
     @contextmanager
     def any_date(self, store: Store) -> Iterator[None]:
@@ -410,9 +426,29 @@ class TestAudit(AuditSuite):
             yield
 
 
+@pytest.mark.soak
 class TestLeadership(LeadershipSuite):
     one_leader = False
 
 
+PLACES_OF_JOBS = [
+    BreakerGateSuite,
+    ClaimSuite,
+    ClaimLeaseSuite,
+    ClaimOrderSuite,
+    ClaimRefusalSuite,
+    ClaimSettleSuite,
+    ControlSuite,
+    DeadLetterSuite,
+    DeadLetterReviewSuite,
+    DependentSuite,
+    JobSuite,
+    JobUniqueSuite,
+    LimitSuite,
+    PromotionSuite,
+    PromotionOrderSuite,
+    RetentionSuite,
+]
+add_tests(globals(), PLACES_OF_JOBS)
 # Where values are sealed, and the keys of rows, are each store's own.
-add_tests(globals(), without=[EncryptionSuite, LockSessionSuite])
+add_tests(globals(), None, pytest.mark.soak, without=[EncryptionSuite, LockSessionSuite])
