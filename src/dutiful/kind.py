@@ -1,6 +1,6 @@
 """A kind of job: a function, its typed payload, its policy."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -123,6 +123,8 @@ class Kind(Generic[P, R]):
         self.signature = signature or (Signature if self.batch is None else BatchSignature)(function, name)
         if self._encrypted:
             self.check_clear()
+        if isinstance(self.signature, Signature) and self.batch is None:
+            self.check_limit_keys(self.signature.names)
         if mode is Mode.PROCESS and self.signature.context is not None:
             raise UsageError(
                 f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
@@ -183,6 +185,15 @@ class Kind(Generic[P, R]):
                 raise UsageError(
                     f"kind {self.name} is encrypted, and its limit {spec.limit.name} stores the field {spec.key!r} in "
                     "clear: give the limit a function as its key, which returns a text that may be read"
+                )
+
+    def check_limit_keys(self, names: Collection[str]) -> None:
+        """Refuses a limit whose key is no field: all jobs would share the limit, unnoticed."""
+        for spec in self.limits if self.rules is None and self.signature.strict else ():
+            if isinstance(spec.key, str) and spec.key != "tenant" and spec.key not in names:
+                raise UsageError(
+                    f"kind {self.name}: the key {spec.key!r} of its limit {spec.limit.name} is no field of the "
+                    f"payload, which has: {', '.join(names) or 'none'}; name one of these, or tenant, or leave key out"
                 )
 
     @property

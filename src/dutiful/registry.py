@@ -385,6 +385,9 @@ class Registry(Enqueuer):
 
     def kind_limits(self) -> dict[str, list[KindLimit]]:
         """The limits of every kind."""
+        for kind in self.kinds.values():
+            if kind.limits:  # phases, and the fields of batches, are known by now
+                kind.check_limit_keys([field.name for field in kind.signature.fields()])
         return {name: [spec.stored for spec in kind.limits] for name, kind in self.kinds.items()}
 
     @property

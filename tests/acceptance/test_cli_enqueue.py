@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from command_line import Project
@@ -65,6 +66,17 @@ async def test_a_job_is_stored_as_asked_for(project: Project, store: Store) -> N
     again = project.run("enqueue", "greet", "name=Ada", "--tenant", "acme", "--unique", "ada")
     assert again.out.strip() == ids.public(job.id)
     assert "already" in again.err
+
+
+async def test_a_job_waits_for_those_that_it_depends_on(project: Project, store: Store) -> None:
+    first = project.run("enqueue", "greet", "name=Ada").out.strip()
+    second = project.run("enqueue", "greet", "name=Bob", "--depends-on", first, "--on-failure", "run", "--json").json
+    unknown = project.run("enqueue", "greet", "name=Eve", "--depends-on", ids.public(UUID(int=7)))
+
+    assert second["state"] == "blocked"
+    assert [ids.public(job.id) for job in await store.queries.dependencies(ids.parse(second["id"]))] == [first]
+    assert unknown.code == 1 and "depends_on: there is no job" in unknown.err
+    assert "greet, ready" in project.run("jobs", "show", second["id"]).out
 
 
 async def test_a_job_of_the_command_line_is_on_record(project: Project, store: Store) -> None:
@@ -176,6 +188,7 @@ def test_waiting_has_an_end_and_the_job_goes_on(sqlite_project: Project) -> None
 
 MARKING = """
 from pathlib import Path
+from uuid import UUID
 from dutiful import Dutiful
 
 app = Dutiful()

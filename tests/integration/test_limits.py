@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ from dutiful.store.claims import QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.store.queries import JobFilter
 from faults import Fleet, WorkerProcess, until
+
+
+@dataclass
+class Account:
+    account: str
 
 
 @pytest.fixture
@@ -254,6 +260,10 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_its_remedy(tmp_path: Path) 
         ({"concurrency": 5}, r"concurrency 5 must be a Concurrency, as in Concurrency\(limit=5\)"),
         ({"concurrency": Concurrency(0)}, r"concurrency.limit 0 must be a whole number from 1"),
         ({"concurrency": Concurrency(1, key=7)}, r"concurrency.key"),  # type: ignore[arg-type]
+        (
+            {"concurrency": Concurrency(1, key="acount")},
+            r"'acount' of its limit call:concurrency is no field .*: account;",
+        ),
         ({"rate": RateLimit(1, per="0s")}, r"rate.per '0s' must be between 10 milliseconds and 366 days"),
         ({"rate": RateLimit(1, per="1s", burst=2)}, r"rate.burst 2 must be a whole number from 1 to 1, its limit"),
         ({"rate": RateLimit(1, per="1s", window="hourly")}, "rate.window 'hourly' must be"),  # type: ignore[arg-type]
@@ -265,6 +275,26 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_its_remedy(tmp_path: Path) 
     app.job(name="one", concurrency=Concurrency(1, name="shared"))(call)
     with pytest.raises(UsageError, match="another kind declares the limit 'shared' with other numbers"):
         app.job(name="two", concurrency=Concurrency(2, name="shared"))(call)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_a_worker_does_not_start_with_a_limit_whose_key_is_no_field(tmp_path: Path, batch: bool) -> None:
+    """The fields of pipelines and batches are known when a worker starts."""
+    app = Dutiful(f"sqlite:///{tmp_path / 'jobs.db'}")
+    limit = Concurrency(1, key="acount")
+    if batch:
+
+        @app.job(batch=10, concurrency=limit)
+        async def calls(jobs: list[Account]) -> None: ...
+    else:
+        pipe = app.pipeline("calls", concurrency=limit)
+
+        @pipe.phase
+        async def only(account: str) -> None: ...
+
+    async with app:
+        with pytest.raises(UsageError, match=r"'acount' of its limit calls:concurrency is no field .*: account;"):
+            app.make_worker(await app.client())
 
 
 @pytest.mark.parametrize("key", ["raise", "number", "long"])

@@ -346,6 +346,7 @@ async def test_sql_sends_events(app: Dutiful, app_url: str) -> None:
             connection.execute("select dutiful.send_event('paid', '7', '{\"amount\": 5}')")
             with pytest.raises(psycopg.Error, match="p_keep"):
                 connection.execute("select dutiful.send_event('paid', '7', p_keep => '0 s')")
-            with pytest.raises(psycopg.Error, match="sent_event_name_check"):
-                connection.execute("select dutiful.send_event('', '7')")
+            for name, key, wrong in (("", "7", "p_name"), ("paid", "x" * 201, "p_key"), (None, "7", "p_name")):
+                with pytest.raises(psycopg.Error, match=f"{wrong} must have 1 to 200 characters"):
+                    connection.execute("select dutiful.send_event(%s, %s)", (name, key))
         assert await job.result("20s") == {"amount": 5}

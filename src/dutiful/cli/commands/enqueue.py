@@ -12,9 +12,10 @@ from dutiful.cli.options import AsJson, Reason, read_payload, read_time
 from dutiful.cli.output.printing import job_json, note, print_json, say
 from dutiful.cli.target import target, this_user
 from dutiful.client.client import JobHandle
+from dutiful.core import ids
 from dutiful.core.duration import duration
 from dutiful.core.errors import JobCancelled, JobFailed, ResultTimeout, UsageError
-from dutiful.core.job import Scope, Unique
+from dutiful.core.job import OnFailure, Scope, Unique
 from dutiful.core.maintenance_window import MaintenanceWindow, first_outside
 from dutiful.core.sealed import shown_record
 from dutiful.kind import Kind
@@ -66,6 +67,14 @@ def enqueue(
     max_attempts: Annotated[
         int | None, typer.Option(help="How often it may be tried, including the first time.")
     ] = None,
+    depends_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Run it when this job has completed; may be repeated."),
+    ] = None,
+    on_failure: Annotated[
+        OnFailure | None,
+        typer.Option(help="What happens to it if one of --depends-on fails or is cancelled: cancel, the default."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its result.")] = False,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this.")] = None,
     reason: Reason = None,
@@ -83,6 +92,7 @@ def enqueue(
       dutiful enqueue import_file --payload @big.json --unique monday
       dutiful enqueue greet name=Ada --wait --timeout 30s
       dutiful enqueue cleanup --unique nightly-2030-01-31 --unique-for 7d
+      dutiful enqueue report --depends-on 01JCPZ5-… --on-failure run
     """
     app = target(ctx).app()
     chosen = app.kind(kind)
@@ -97,6 +107,8 @@ def enqueue(
         "tenant": tenant,
         "correlation_id": correlation_id,
         "max_attempts": max_attempts,
+        "depends_on": [ids.parse_any(one) for one in depends_on] if depends_on else None,
+        "on_failure": on_failure,
     }
     given = _outside(not_during or [], {name: value for name, value in options.items() if value is not None})
 

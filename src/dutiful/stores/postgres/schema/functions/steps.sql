@@ -195,6 +195,11 @@ create or replace function {schema}.send_event(
 language plpgsql volatile as $$
 declare v_id uuid := {schema}.new_id();
 begin
+    if coalesce(length(p_name) not between 1 and 200, true) or coalesce(length(p_key) not between 1 and 200, true) then
+        raise exception '% must have 1 to 200 characters',
+                        case when length(p_name) between 1 and 200 then 'p_key' else 'p_name' end
+            using errcode = 'invalid_parameter_value';
+    end if;
     if coalesce(p_keep <= interval '0', true) then
         raise exception 'p_keep must be longer than 0' using errcode = 'invalid_parameter_value';
     end if;
