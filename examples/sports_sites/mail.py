@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dutiful import Context, Inject
+from dutiful import Context, Inject, Rules
 from examples.sports_sites.jobs import Jobs
 from examples.sports_sites.services import Emailer
 from examples.sports_sites.sites import Sites
@@ -14,6 +14,7 @@ log = logging.getLogger("register")  # each line has the id and the correlation 
 
 Address = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=254)]
 Template = Literal["welcome", "reminder", "site-changed"]
+MAIL = Rules(required=["to", "template"])  # the types are the handler's; with rules, SQL is held to them at once
 
 
 def email(

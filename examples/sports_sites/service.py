@@ -10,7 +10,7 @@ from examples.sports_sites.cleanup import AGE, cleanup_jobs
 from examples.sports_sites.config import Config
 from examples.sports_sites.exchange import NEWS, integration, webhook
 from examples.sports_sites.jobs import ATTEMPTS, Jobs
-from examples.sports_sites.mail import email, produce_reminders
+from examples.sports_sites.mail import MAIL, email, produce_reminders
 from examples.sports_sites.places import SITE, analysis, elevation
 from examples.sports_sites.services import Emailer, Heights, Partners, Search
 from examples.sports_sites.sites import Site, Sites
@@ -53,7 +53,7 @@ def sports_app(config: Config, database_url: str | None = None, **settings: Any)
 
 
 def _kinds(app: Dutiful) -> None:
-    app.job(name="email", queue=FAST)(email)
+    app.job(name="email", queue=FAST, rules=MAIL)(email)
     app.job(name="produce-reminders", queue=FAST)(produce_reminders)
     app.job(name="cleanup-jobs", queue=FAST, rules=AGE)(cleanup_jobs)
     app.job(name="integration", queue=FAST, rules=SITE)(integration)

@@ -95,7 +95,13 @@ async def test_what_does_not_exist_is_refused_by_every_door(sports: Register, co
             assert (await api.get(listed)).status_code == 422
 
     if sports.database_url.startswith("postgres"):
-        for asked in ("'email', p_priority => -1", "'analysis'", "'analysis', '{\"lipas-id\": \"one\"}'"):
-            with pytest.raises(asyncpg.CheckViolationError):
-                await sports.views.rows(f"select dutiful.enqueue({asked})")
+        with pytest.raises(asyncpg.CheckViolationError, match="priority"):
+            await sports.views.rows("select dutiful.enqueue('email', $1, p_priority => -1)", WELCOME)
+        for kind, payload in (
+            ("analysis", {}),
+            ("analysis", {"lipas-id": "one"}),
+            ("email", {"to": "ada@club.example"}),
+        ):
+            with pytest.raises(asyncpg.CheckViolationError, match=rf"kind {kind}: .*payload"):
+                await sports.views.rows("select dutiful.enqueue($1, $2)", kind, payload)
     assert await sports.views.rows("select * from jobs") == []
