@@ -83,7 +83,7 @@ class ServerMeter:
         return int(self._value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"))
 
     def commits(self, database: str) -> int:
-        """How many transactions were committed in a database, once all its sessions have told their counts.
+        """How many transactions were committed in a database, once all its sessions have reported their counts.
 
         A session tells them when it ends, or when it has been idle for ten seconds.
         """

@@ -41,7 +41,7 @@ CATCH: dict[str, Case] = {
     "a text for a length": Case({"password_length": "hunter2"}, "password_length", sql=False),
     "a text for a count": Case({"maxTokenCount": "f3a9-c1"}, "maxTokenCount", sql=False),
     "a recovery code": Case({"otp": "123456"}, "otp"),
-    # by name, with characters that nobody sees
+    # by name, with invisible characters
     "a zero width space": Case({"pass\u200bword": "hunter2"}, "pass\u200bword"),
     "a soft hyphen": Case({"pass\u00adword": "hunter2"}, "pass\u00adword"),
     "a grapheme joiner": Case({"to\u034fken": "abc"}, "to\u034fken"),

@@ -50,7 +50,7 @@ LOOK_FOR_QUEUES = 5.0
 CONNECTIONS = 10  # to Redis, however many queues are served
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 LONGEST_DEFERRAL = 60
-LAST_WORDS = 1  # seconds in which the command `arq`, told to stop, may end what it tells Redis of claimed jobs
+FINAL_WRITES = 1  # seconds in which a stopped `arq` may end what it writes to Redis about claimed jobs
 UNLIMITED = 2**31  # tries of a message: the attempts of its job are counted in its row
 
 
@@ -256,7 +256,7 @@ def worker_settings(app: Dutiful, queue: str = DEFAULT_QUEUE) -> type:
         "queue_name": QueueNames(app.settings.redis_prefix).key(queue),
         "max_jobs": slots,
         # Without it, Arq cancels that as well, and then ends without on_shutdown: running jobs would be lost.
-        "job_completion_wait": LAST_WORDS,
+        "job_completion_wait": FINAL_WRITES,
         "on_startup": staticmethod(inside.start),
         "on_shutdown": staticmethod(inside.stop),
     }

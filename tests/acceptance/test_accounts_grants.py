@@ -114,7 +114,7 @@ def test_each_other_function_is_denied_by_hand_and_by_the_runner(accounts: Accou
         None,
     ):
         problem, _ = worker.run_function(name, {})
-        assert problem is not None and "may not run the function" in problem, "what nobody granted is denied"
+        assert problem is not None and "may not run the function" in problem, "what was not granted is denied"
     accounts.run("drop function comms.forgotten(jsonb)")
 
 

@@ -53,16 +53,16 @@ class Desk:
         asked = {name: text.replace("PROJECT", str(self.project_id)) for name, text in QUESTIONS[question].items()}
         program, *args = shlex.split(asked["sh"])
         assert program == "dutiful"
-        told = await asyncio.to_thread(self.project.run, *args)
+        printed = await asyncio.to_thread(self.project.run, *args)
         method, path = asked["http"].split(" ", 1)
         answer = await self.http.request(method, path, headers={"accept": "application/openmetrics-text, */*"})
         assert answer.status_code == 200, answer.text
         page = answer.text if path == "/metrics" else answer.json()
-        return told.json, page, sql(self.host, asked["sql"])
+        return printed.json, page, sql(self.host, asked["sql"])
 
 
 class SlowEdge(EdgeClient):
-    """Does not write the keys of the stream v1.x until it is told to."""
+    """Does not write the keys of the stream v1.x until it is released."""
 
     free: asyncio.Event
 
@@ -125,11 +125,11 @@ async def desk(clean: CleanDocverse, tmp_path: Path) -> AsyncIterator[Desk]:
 async def test_every_question_of_an_operator_has_the_same_answer_three_ways(desk: Desk) -> None:
     queued, progress, project, failed, completed, slow = QUESTIONS
 
-    told, page, rows = await desk.ask(queued)
+    printed, page, rows = await desk.ask(queued)
     expected = {"lifecycle_eval": 2, "git_ref_audit": 1}
     waiting = ("scheduled", "pending", "blocked")
     by_command: Counter[str] = Counter()
-    for sample in told["metrics"]:
+    for sample in printed["metrics"]:
         if sample["metric"] in waiting:
             by_command[sample["labels"]["kind"]] += sample["value"]
     by_api: Counter[str] = Counter()
@@ -140,11 +140,11 @@ async def test_every_question_of_an_operator_has_the_same_answer_three_ways(desk
     assert +by_command == +by_api == dict(rows) == expected
 
     for question in (progress, project):
-        told, page, rows = await desk.ask(question)
-        assert [job["id"] for job in told["jobs"]] == [desk.running]
+        printed, page, rows = await desk.ask(question)
+        assert [job["id"] for job in printed["jobs"]] == [desk.running]
         assert [job["job_id"] for job in page["jobs"]] == [desk.running]
         assert [row[0] for row in rows] == [desk.running]
-        for shown in (told["jobs"][0]["progress"], page["jobs"][0]["progress"]):
+        for shown in (printed["jobs"][0]["progress"], page["jobs"][0]["progress"]):
             assert (shown["phase"], shown["items"]["in_progress"], shown["items"]["total"]) == ("editions", ["v1.x"], 3)
         assert rows[0][-1]["editions_in_progress"] == ["v1.x"]
     listed = await asyncio.to_thread(desk.project.run, "jobs", "list", "--state", "running")
@@ -154,20 +154,20 @@ async def test_every_question_of_an_operator_has_the_same_answer_three_ways(desk
         nothing = await asyncio.to_thread(desk.project.run, "jobs", "list", *args)
         assert nothing.json["jobs"] == []
 
-    told, page, rows = await desk.ask(failed)
-    for finished in (told["finished"], page["finished"]):
+    printed, page, rows = await desk.ask(failed)
+    for finished in (printed["finished"], page["finished"]):
         assert finished["failed"] + finished["completed_with_errors"] == 2
     assert rows == [(2,)]
 
-    told, page, rows = await desk.ask(completed)
-    assert {c["tenant"]: c["jobs"] for c in told["ended"] if c["state"] == "completed"} == {"rubin": 2, "other": 1}
+    printed, page, rows = await desk.ask(completed)
+    assert {c["tenant"]: c["jobs"] for c in printed["ended"] if c["state"] == "completed"} == {"rubin": 2, "other": 1}
     assert {c["tenant"]: c["jobs"] for c in page["ended"] if c["status"] == "completed"} == {"rubin": 2, "other": 1}
     assert dict(rows) == {"rubin": 2, "other": 1}
 
-    told, page, rows = await desk.ask(slow)
-    assert (told["jobs"], page["jobs"], rows) == ([], [], [])
+    printed, page, rows = await desk.ask(slow)
+    assert (printed["jobs"], page["jobs"], rows) == ([], [], [])
     sql(desk.host, "update dutiful.lease set claimed_at = claimed_at - interval '11 minutes'")
-    told, page, rows = await desk.ask(slow)
-    assert [job["id"] for job in told["jobs"]] == [row[0] for row in rows] == [desk.running]
+    printed, page, rows = await desk.ask(slow)
+    assert [job["id"] for job in printed["jobs"]] == [row[0] for row in rows] == [desk.running]
     assert [job["job_id"] for job in page["jobs"]] == [desk.running]
     assert page["jobs"][0]["job_type"] == "build_processing"

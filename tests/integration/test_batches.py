@@ -311,11 +311,11 @@ async def test_one_job_of_a_batch_is_cancelled_while_it_lingers_or_runs(app: Dut
         assert noted.calls == [[2, 3, 4]]
         await jobs[2].cancel()
 
-        async def told() -> bool:
+        async def notified() -> bool:
             slot = next(slot for lane in worker.lanes for slot in lane.slots if slot.batch is not None)
             return len(slot.batch.stopped) == 2  # type: ignore[union-attr]
 
-        await eventually(told)
+        await eventually(notified)
         noted.go.set()
         records = await ended(app, jobs)
     assert [record.state for record in records] == [State.CANCELLED, State.COMPLETED, State.CANCELLED, State.COMPLETED]

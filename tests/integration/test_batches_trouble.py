@@ -99,7 +99,7 @@ async def test_a_batch_begins_with_what_it_has_if_no_more_can_be_claimed(
         asked += 1
         claims = await claim_more(*args, **options)
         if asked == 1:
-            raise StoreUnavailable("the answer was lost")  # the claims were made, and nobody knows of them
+            raise StoreUnavailable("the answer was lost")  # the claims were made, and no worker knows of them
         return claims
 
     monkeypatch.setattr(fetcher, "claim_more", fail_once)

@@ -22,7 +22,7 @@ BURNER = "import time\nwhile time.process_time() < 0.3: pass\nprint(time.process
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """One that nobody else uses, because all that a server does is counted."""
+    """One that nothing else uses, because all that a server does is counted."""
     if reason := PostgresServer.available(18):
         missing(reason)
     with PostgresServer(18) as server:
@@ -55,7 +55,7 @@ def test_a_hundred_commits_are_counted_as_a_hundred(url: str, meter: ServerMeter
             session.execute("SELECT 2")
     with session.transaction(force_rollback=True):
         session.execute("SELECT 1")
-    # It has not told all of them yet, and ends only while the meter waits for that.
+    # It has not reported all of them yet, and ends only while the meter waits for that.
     Timer(0.3, session.close).start()
     assert meter.commits(NAME) - before == opening + 100 + opening
 

@@ -84,7 +84,7 @@ async def test_the_streams_of_one_tenant_do_not_keep_history_from_another(app: D
         assert items[-1].job_id == job.id
         assert len(client.watcher.streams) == 100
         assert held.reading["acme"] == 1, "they read one after another"
-        assert set(held.reading) == {"acme", "globex"}, "nobody reads the history of all tenants"
+        assert set(held.reading) == {"acme", "globex"}, "no one session reads the history of all tenants"
         held.let_go()
         assert set(await asyncio.gather(*reading)) == {5}, "and each is served in the end"
 

@@ -404,7 +404,7 @@ async def test_a_stranger_who_holds_a_lock_is_named_in_the_log_and_by_doctor(
     async with working(app):
         first = await update.enqueue()
         await room.entered.wait()
-        await stranger.execute("select pg_advisory_lock(1, 2)")  # its own, which concerns nobody
+        await stranger.execute("select pg_advisory_lock(1, 2)")  # its own, which concerns no worker
         assert (await store.queries.health())["problems"] == []
         seen = await stranger.fetchval(f"select classid::bigint from ({HOLDERS}) h where objid = 7")
         number = seen - 2**32 if seen >= 2**31 else seen

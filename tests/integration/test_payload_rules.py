@@ -94,14 +94,14 @@ async def test_every_python_call_refuses_what_breaks_the_rules(app: Dutiful, fet
 @pytest.mark.req("W8", "W14")
 async def test_every_door_of_python_refuses_a_secret_in_a_subject(app: Dutiful, fetch: Kind[..., Any]) -> None:
     subject = {"order": 7, "note": [{"name": "api_key", "value": "x"}]}
-    told = fetch.options(subject=subject)
+    chosen = fetch.options(subject=subject)
     operator = await app.operator("ada")
     for enqueued in (
-        lambda: told.enqueue(**GOOD),
-        lambda: told.enqueue_many([GOOD]),
+        lambda: chosen.enqueue(**GOOD),
+        lambda: chosen.enqueue_many([GOOD]),
         lambda: app.enqueue("fetch", GOOD, subject=subject),
-        lambda: asyncio.to_thread(told.sync.enqueue, **GOOD),
-        lambda: asyncio.to_thread(told.sync.enqueue_many, [GOOD]),
+        lambda: asyncio.to_thread(chosen.sync.enqueue, **GOOD),
+        lambda: asyncio.to_thread(chosen.sync.enqueue_many, [GOOD]),
         lambda: operator.jobs.enqueue("fetch", GOOD, subject=subject),
     ):
         with pytest.raises(PayloadInvalid) as caught:
@@ -312,15 +312,15 @@ async def refusal(sql: asyncpg.Connection, payload: dict[str, Any], **columns: A
 async def test_the_database_finds_the_secrets_that_python_finds(take: asyncpg.Connection) -> None:
     wrong = []
     for name, (payload, _, by_sql) in secret_cases.CATCH.items():
-        for told in (await refusal(take, payload), await refusal(take, {"x": [payload]})):
-            if (told is not None) != by_sql:
-                wrong.append((name, told))
-            elif told is not None:
-                assert told.startswith("kind take: the payload has ")
-                assert "hunter2" not in told and secret_cases.GITHUB not in told
-        told = await refusal(take, {}, subject=payload)
-        if (told is not None) != by_sql or "subject" not in (told or "subject"):
-            wrong.append((f"{name}, in a subject", told))
+        for message in (await refusal(take, payload), await refusal(take, {"x": [payload]})):
+            if (message is not None) != by_sql:
+                wrong.append((name, message))
+            elif message is not None:
+                assert message.startswith("kind take: the payload has ")
+                assert "hunter2" not in message and secret_cases.GITHUB not in message
+        message = await refusal(take, {}, subject=payload)
+        if (message is not None) != by_sql or "subject" not in (message or "subject"):
+            wrong.append((f"{name}, in a subject", message))
     assert wrong == []
 
 

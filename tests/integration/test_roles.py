@@ -1,4 +1,4 @@
-"""The groups that `dutiful roles` makes: what each may do, and that nobody may do more."""
+"""The groups that `dutiful roles` makes: what each may do, and that none may do more."""
 
 import asyncio
 from collections.abc import Iterator

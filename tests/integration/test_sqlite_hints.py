@@ -1,4 +1,4 @@
-"""Processes on one SQLite file notice each other's commits: told, by the write itself, or by polling."""
+"""Processes on one SQLite file notice each other's commits: by a signal, by the write itself, or by polling."""
 
 import asyncio
 import multiprocessing
@@ -55,9 +55,9 @@ def commit_on_message(pipe: Pipe, path: Path) -> None:
             delivery = InProcessDelivery(changes_of(store))
             pipe.send("open")
             while True:
-                told = await asyncio.to_thread(pipe.recv)
+                signalled = await asyncio.to_thread(pipe.recv)
                 await store.jobs.insert([new_job()])
-                if told:
+                if signalled:
                     delivery.hint(EVERYWHERE)
 
     with suppress(EOFError):
@@ -89,8 +89,8 @@ class Follower:
         self._resting = asyncio.Event()
         self._second_look = asyncio.Event()
         self._unchanged = 0
-        written, told = store.wal_path + beside, store.turn_path + beside
-        self._changes = FileChanges(self._look, written=written, signal=told, **intervals)
+        written, signalled = store.wal_path + beside, store.turn_path + beside
+        self._changes = FileChanges(self._look, written=written, signal=signalled, **intervals)
 
     async def _look(self) -> int:
         self.looks += 1
@@ -168,8 +168,8 @@ async def test_without_inotify_the_file_is_polled(sqlite_path: Path, monkeypatch
             async with Follower(store, every=SOON, at_rest=NEVER).running() as follower:
                 await follower.at_rest()
 
-                for told in (True, False):
-                    pipe.send(told)
+                for signalled in (True, False):
+                    pipe.send(signalled)
                     await follower.noticed()
 
 

@@ -80,7 +80,7 @@ async def test_a_commit_carries_the_hint_of_an_earlier_one(delivery: PostgresDel
 
 
 async def test_a_hint_that_comes_while_a_commit_carries_another_is_sent(delivery: PostgresDelivery, sent: Sent) -> None:
-    """The other commit may be the later one, so nothing has told workers of it."""
+    """The other commit may be the later one, so workers were not notified of it."""
     assert delivery.hint_in_commit(MAIL)
     delivery.hint(MAIL)
     delivery.hint(MAIL, sent=True)

@@ -105,7 +105,7 @@ def test_a_peek_lowers_a_floor_to_just_below_what_it_found_and_never_raises_it(c
 def test_a_claim_that_began_before_a_peek_lowered_the_floor_does_not_raise_it(
     cursors: FetchCursors, clock: MovingClock
 ) -> None:
-    """It may not have seen the job that the peek has found; with the floor above it, nobody would for a while."""
+    """It may not have seen the job that the peek has found; with the floor above it, no worker would for a while."""
     cursors.advance([new_claim(1, queue="a", priority=1, seq=5_000)], AFTER)
     asked_at = clock.now
     clock.now += 1

@@ -31,7 +31,7 @@ def test_a_value_opens_for_its_owner_only() -> None:
     ):
         with pytest.raises(CannotOpen, match=said):
             ring.open(envelope, LATER(OWNER, **change))
-        # Whoever also changes the envelope's own words has changed what is authenticated.
+        # To change the envelope's own words as well is to change what is authenticated.
         forged = LATER(envelope, of=LATER(OWNER, **change))
         with pytest.raises(CannotOpen, match="changed since it was sealed"):
             ring.open(forged, forged.of)

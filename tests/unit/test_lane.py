@@ -256,7 +256,7 @@ async def test_the_shorter_jobs_are_the_more_work_is_claimed_ahead(parts: Parts,
 async def test_what_must_not_run_again_after_a_crash_is_claimed_for_free_slots_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a job that was claimed ahead, nobody could say whether it had begun."""
+    """Of a job that was claimed ahead, no store could say whether it had begun."""
     monkeypatch.setattr(GREET, "policy", Policy(retry_crashes=False))
     parts = Parts()
     parts.lane.rate = 1_000_000.0

@@ -496,7 +496,7 @@ async def test_a_completion_of_a_job_that_is_to_be_cancelled_is_stored_as_cancel
     assert settling.leased() == set() and settling.settler.settled_count == 2
 
 
-# --- what others are told
+# --- what others are notified of
 
 
 async def test_a_released_job_is_hinted_at_everywhere_because_it_keeps_its_place(settling: Settling) -> None:
@@ -524,7 +524,7 @@ async def test_maintenance_is_told_of_the_end_of_jobs_that_a_webhook_waits_for(
     async with running(settling.settler):
         settling.settle(1, outcome)
         await settling.settler.flush()
-        assert settling.maintenance.ended == 0, "nobody waits for it"
+        assert settling.maintenance.ended == 0, "no caller waits for it"
         settling.settle(2, outcome, options=WEBHOOK)
         await settling.settler.flush()
         assert settling.maintenance.ended == 1

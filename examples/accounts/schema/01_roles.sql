@@ -23,5 +23,5 @@ create schema learning authorization accounts_owner;
 create schema comms authorization accounts_owner;
 create schema api authorization accounts_owner;
 
--- Postgres lets everyone execute a new function. Here nobody may until 13_grants.sql says so.
+-- Postgres lets everyone execute a new function. Here no role may until 13_grants.sql grants it.
 alter default privileges for role accounts_owner revoke execute on functions from public;

@@ -95,7 +95,7 @@ class SmtpEmail:
 
 
 class _Closing:
-    """Closes the connection without the farewell that `with smtplib.SMTP(…)` waits for."""
+    """Closes the connection without the QUIT whose answer `with smtplib.SMTP(…)` waits for."""
 
     def __init__(self, server: smtplib.SMTP) -> None:
         self._server = server

@@ -1,6 +1,6 @@
 -- Inserts jobs. Every p_now, here and in the other files, is for tests: null means the database's clock.
 --
--- Those that insert have their owner's rights, so that a client's login writes no table by itself, and nobody but the owner
+-- Those that insert have their owner's rights, so that a client's login writes no table by itself, and only the owner
 -- may execute them until it is granted.
 
 -- Raises unless who has logged in can write the tables anyway: others could forge history by a time of their own. It is

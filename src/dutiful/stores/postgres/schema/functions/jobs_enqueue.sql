@@ -62,7 +62,7 @@ begin
 end $$;
 
 -- For any language, in its own transaction: dutiful.enqueue('send_email', '{"to": "ada@example.org"}'). Options that are
--- left out are those that the kind declares, as far as the database has been told of it.
+-- left out are those that the kind declares, if a migration or a worker has stored them.
 create or replace function {schema}.enqueue(
     p_kind text, p_payload jsonb default '{}', p_queue text default null, p_priority int default null,
     p_run_at timestamptz default null, p_max_attempts int default null, p_tenant text default null,

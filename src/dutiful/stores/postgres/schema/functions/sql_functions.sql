@@ -1,8 +1,8 @@
 -- Runs functions by names that come out of payloads.
 
 -- Calls a function of the caller's own that takes and returns jsonb, by its name with its schema. It has its caller's
--- rights, and the list of what may be called is what was granted: to this role, and not to everyone, as a function is
--- that nobody has thought about.
+-- rights, and the list of what may be called is what was granted: to this role, and not to everyone, as every new
+-- function is by default.
 create or replace function {schema}.run_function(p_name text, p_payload jsonb) returns jsonb
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare

@@ -2,7 +2,7 @@
 -- Published for workers in plain SQL or any language: dequeue, renew, complete, fail, release, look up. They claim and
 -- settle by the functions of claims.sql and claims_settle.sql, so their claims are fenced as those of Python workers.
 --
--- Those that write have their owner's rights, so that a worker's role needs no right to any table. Therefore nobody but
+-- Those that write have their owner's rights, so that a worker's role needs no right to any table. Therefore only
 -- the owner may execute them until it is granted.
 
 -- Makes all tenants visible where policies bind the owner, too. Returns the setting that is to be restored; an error
