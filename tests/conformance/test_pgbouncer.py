@@ -19,13 +19,17 @@ from suite.claims_races import ClaimRaceSuite
 from suite.claims_settle import ClaimSettleSuite, ClaimTransactionSuite
 from suite.dead_letters_bulk import DeadLetterBulkSuite
 from suite.dead_letters_review import DeadLetterReviewSuite
+from suite.encryption import EncryptionSuite
 from suite.events import EventSuite
 from suite.events_views import EventViewSuite
 from suite.jobs import JobSuite
 from suite.jobs_unique import JobUniqueSuite
+from suite.limits import LimitSuite
 from suite.locks import LockSessionSuite, LockSuite
 from suite.progress import ProgressSuite
 from suite.progress_phases import ProgressPhaseSuite
+from suite.shares import ShareSuite
+from suite.steps import StepSuite
 from suite.webhooks import WebhookSuite
 from suite.webhooks_posts import WebhookPostSuite
 
@@ -61,14 +65,18 @@ add_tests(
         ClaimTransactionSuite,
         DeadLetterBulkSuite,
         DeadLetterReviewSuite,
+        EncryptionSuite,
         EventSuite,
         EventViewSuite,
         JobSuite,
         JobUniqueSuite,
+        LimitSuite,
         LockSessionSuite,
         LockSuite,
         ProgressSuite,
         ProgressPhaseSuite,
+        ShareSuite,
+        StepSuite,
         WebhookSuite,
         WebhookPostSuite,
     ],
