@@ -69,20 +69,21 @@ async def test_functions_that_cannot_be_run_or_answer_wrongly_are_recorded_with_
         (world.enqueue("db_function", {}), "the payload has no db_function"),
         (world.enqueue("db_function", {"db_function": 7}), "db_function of the payload must be a text"),
         (world.enqueue("db_function", {"db_function": ["comms.answer"]}), "db_function of the payload must be a text"),
-        (world.call("comms.nowhere"), "db_function comms.nowhere: the role"),
-        (world.call("comms.denied"), "may not run the function 'comms.denied': name it with its schema"),
+        (world.call("comms.nowhere"), "db_function comms.nowhere failed: the role"),
+        (world.call("comms.denied"), "may not run the function 'comms.denied'; name it with its schema"),
         (world.call("answer"), "may not run the function 'answer'"),
         (world.call("comms.answer(); drop table comms.seen"), "may not run the function"),
         (world.call(f"{world.schema}.enqueue"), "may not run the function"),
-        (world.call("comms.raises"), "db_function comms.raises: boom"),
+        (world.call("comms.raises"), "db_function comms.raises failed: boom"),
+        (world.call("vault.secret"), "db_function vault.secret failed: the role"),
         answering(None, " returned null"),
         answering([1], " returned an array, and no object"),
         answering("succeeded", " returned a text, and no object"),
         answering({"ok": True}, " returned an object without a status"),
         answering({"status": 5}, " returned an envelope whose status is no text"),
         answering({"success": "yes"}, " returned an envelope whose success is neither true nor false"),
-        answering({"success": False, "error": "no row"}, ": no row"),
-        answering({"success": False, "validation_failure_message": "no id"}, ": no id"),
+        answering({"success": False, "error": "no row"}, " failed: no row"),
+        answering({"success": False, "validation_failure_message": "no id"}, " failed: no id"),
     ]
 
     async with serving(world):
@@ -110,15 +111,15 @@ async def test_a_status_other_than_succeeded_is_logged_and_no_error(
 @pytest.mark.req("S24", "S25", "S36", "S37", "S40", "S41")
 async def test_what_goes_wrong_before_the_provider_goes_to_the_error_handler(world: ChannelWorld) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("before_handler comms.nowhere: the role", {"before_handler": "comms.nowhere"}),
-        ("before_handler comms.raises: boom", {"before_handler": "comms.raises"}),
+        ("before_handler comms.nowhere failed: the role", {"before_handler": "comms.nowhere"}),
+        ("before_handler comms.raises failed: boom", {"before_handler": "comms.raises"}),
         ('before_handler comms.missing_id answered "missing_attempt_id"', {"before_handler": "comms.missing_id"}),
         ("the payload has no before_handler", {"before_handler": None}),
         ("before_handler of the payload must be a text", {"before_handler": {}}),
         ("the payload has no success_handler", {"success_handler": None}),
         ("before_handler comms.get_request returned an object without a status", {"answer": {}}),
         ("before_handler comms.get_request returned an array", {"answer": []}),
-        ("before_handler comms.get_request: no number", {"answer": {"validation_failure_message": "no number"}}),
+        ("before_handler comms.get_request failed: no number", {"answer": {"validation_failure_message": "no number"}}),
         ("comms.get_request returned a payload that is no request of the channel push", {"request": {"n": "x"}}),
         ("missing required field `n`", {"answer": {"status": "succeeded"}}),
     ]
@@ -143,8 +144,8 @@ async def test_a_failure_is_recorded_even_if_no_error_handler_records_it(world: 
     jobs = [
         (world.enqueue("push", {"task_type": "push"}), "the payload has no before_handler"),
         (world.send("push", 1, error_handler=None, **first), "the payload has no error_handler"),
-        (world.send("push", 2, error_handler="comms.raises", **first), "error_handler comms.raises: boom"),
-        (world.send("push", 3, error_handler="comms.nowhere", **first), "error_handler comms.nowhere: the role"),
+        (world.send("push", 2, error_handler="comms.raises", **first), "error_handler comms.raises failed: boom"),
+        (world.send("push", 3, error_handler="comms.nowhere", **first), "error_handler comms.nowhere failed: the role"),
         (world.send("push", 4, error_handler="comms.answer", **first), "error_handler comms.answer returned null"),
     ]
 
@@ -160,8 +161,8 @@ async def test_a_failure_is_recorded_even_if_no_error_handler_records_it(world: 
 @pytest.mark.req("S25", "S38")
 async def test_a_success_that_cannot_be_recorded_is_not_passed_for_a_failure(world: ChannelWorld) -> None:
     handlers = {
-        "comms.raises": "success_handler comms.raises: boom",
-        "comms.nowhere": "success_handler comms.nowhere: the role",
+        "comms.raises": "success_handler comms.raises failed: boom",
+        "comms.nowhere": "success_handler comms.nowhere failed: the role",
         "comms.answer": "success_handler comms.answer returned null",
         "comms.missing_id": 'success_handler comms.missing_id answered "missing_attempt_id"',
     }
@@ -215,10 +216,13 @@ async def test_a_function_that_ends_its_sessions_fails_after_three_of_them(world
     ends = "perform nextval('comms.tries'), set_config('transaction_timeout', '1ms', true); perform pg_sleep(60);"
     fatal = world.define("fatal", f"{ends} return '{{}}';")
     jobs = [
-        (world.call(fatal), "db_function comms.fatal: its connection ended"),
-        (world.send("push", 1, before_handler=fatal), "before_handler comms.fatal: its connection ended"),
-        (world.send("push", 2, success_handler=fatal), "success_handler comms.fatal: its connection ended"),
-        (world.send("push", 3, error_handler=fatal, answer={}), "error_handler comms.fatal: its connection ended"),
+        (world.call(fatal), "db_function comms.fatal failed: its connection ended"),
+        (world.send("push", 1, before_handler=fatal), "before_handler comms.fatal failed: its connection ended"),
+        (world.send("push", 2, success_handler=fatal), "success_handler comms.fatal failed: its connection ended"),
+        (
+            world.send("push", 3, error_handler=fatal, answer={}),
+            "error_handler comms.fatal failed: its connection ended",
+        ),
     ]
 
     provider = Provider()
@@ -270,10 +274,10 @@ async def test_what_fails_the_commit_is_a_failure_of_the_function(world: Channel
     world.run("create table comms.child (id int references comms.parent deferrable initially deferred)")
     orphan = world.define("orphan", 'insert into comms.child values (1); return \'{"status": "succeeded"}\';')
     jobs = [
-        (world.call(orphan), 'db_function comms.orphan: insert or update on table "child" violates'),
-        (world.send("push", 1, before_handler=orphan), "before_handler comms.orphan: insert or update"),
-        (world.send("push", 2, success_handler=orphan), "success_handler comms.orphan: insert or update"),
-        (world.send("push", 3, error_handler=orphan, answer={}), "error_handler comms.orphan: insert or update"),
+        (world.call(orphan), 'db_function comms.orphan failed: insert or update on table "child" violates'),
+        (world.send("push", 1, before_handler=orphan), "before_handler comms.orphan failed: insert or update"),
+        (world.send("push", 2, success_handler=orphan), "success_handler comms.orphan failed: insert or update"),
+        (world.send("push", 3, error_handler=orphan, answer={}), "error_handler comms.orphan failed: insert or update"),
     ]
 
     provider = Provider()
@@ -290,7 +294,7 @@ async def test_a_function_may_raise_any_code_and_is_not_taken_for_a_server_that_
     jobs = [
         (
             world.call(world.define(f"code_{code.lower()}", f"raise exception 'mine' using errcode = '{code}';")),
-            f"db_function comms.code_{code.lower()}: ",
+            f"db_function comms.code_{code.lower()} failed: ",
         )
         for code in codes
     ]
@@ -306,9 +310,12 @@ async def test_a_statement_that_hangs_is_ended_before_its_lease(world: ChannelWo
     provider = Provider()
     async with serving(world, provider.channels, lease=timedelta(seconds=1)):
         jobs = [
-            (world.call(hangs), "db_function comms.hangs: was cancelled: canceling statement due to statement timeout"),
-            (world.send("push", 1, before_handler=hangs), "before_handler comms.hangs: was cancelled"),
-            (world.send("push", 2, success_handler=hangs), "success_handler comms.hangs: was cancelled"),
+            (
+                world.call(hangs),
+                "db_function comms.hangs failed: was cancelled: canceling statement due to statement timeout",
+            ),
+            (world.send("push", 1, before_handler=hangs), "before_handler comms.hangs failed: was cancelled"),
+            (world.send("push", 2, success_handler=hangs), "success_handler comms.hangs failed: was cancelled"),
         ]
         rows = await world.ended(*(job_id for job_id, _ in jobs))
 

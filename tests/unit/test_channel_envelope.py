@@ -93,10 +93,10 @@ def test_a_status_of_a_function_is_an_answer_and_a_failure_is_an_error() -> None
     assert after_function(stopped) == Ending("max_attempts_reached")
     assert stopped.problem == 'db_function comms.supervise answered "max_attempts_reached"'
     assert [(e["type"], e["message"], e["class"]) for e in after_function(raised).errors] == [
-        ("RaiseError", "db_function comms.supervise: boom", "retryable")
+        ("RaiseError", "db_function comms.supervise failed: boom", "retryable")
     ]
     assert [(e["message"], e["class"]) for e in after_function(invalid).errors] == [
-        ("db_function comms.supervise: no", "non_retryable")
+        ("db_function comms.supervise failed: no", "non_retryable")
     ]
     assert Ending("succeeded", True).result == '{"status":"succeeded","accepted":true}'
 
@@ -162,3 +162,12 @@ def test_an_answer_that_is_no_json_becomes_null_and_an_error(value: Any) -> None
 @pytest.mark.parametrize(("value", "written"), [(None, "null"), ({"a": [1]}, '{"a":[1]}'), ("x", '"x"')])
 def test_an_answer_that_is_json_is_passed_on(value: Any, written: str) -> None:
     assert worker_payload("push", value) == (written, ())
+
+
+@pytest.mark.parametrize("name", ["auth.reset_password", "auth.get_token_payload", "vault.secret"])
+def test_a_function_whose_name_means_a_secret_is_named_and_its_message_kept(name: str) -> None:
+    """A name before a colon would be taken for that of a value, which is withheld."""
+    raised = failed_reply("before_handler", name, "RaiseError", "there is no row 7")
+    refused = read_reply("before_handler", name, '{"success": false, "error": "there is no row 7"}')
+
+    assert raised.problem == refused.problem == f"before_handler {name} failed: there is no row 7"

@@ -260,4 +260,4 @@ def _message(error: BaseException) -> str:
     if isinstance(error, asyncpg.exceptions.QueryCanceledError):
         return storable(f"was cancelled: {error.args[0]}", LONGEST_MESSAGE)
     message, hint = str(getattr(error, "message", None) or error), getattr(error, "hint", None)
-    return storable(f"{message}: {hint}" if hint else message, LONGEST_MESSAGE)
+    return storable(f"{message}; {hint}" if hint else message, LONGEST_MESSAGE)

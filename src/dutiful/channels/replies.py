@@ -60,13 +60,17 @@ def read_reply(role: str, function: str, text: str | None) -> Reply:
         problem = storable(f'{role} {function} answered "{envelope.status}"', LONGEST_TEXT)
         return Reply(role, function, envelope, problem, explicit=True)
     return Reply(
-        role, function, envelope, storable(f"{role} {function}: {envelope.problem}", LONGEST_TEXT), "FunctionFailed"
+        role,
+        function,
+        envelope,
+        storable(f"{role} {function} failed: {envelope.problem}", LONGEST_TEXT),
+        "FunctionFailed",
     )
 
 
 def failed_reply(role: str, function: str, type: str, message: str) -> Reply:
     """The reply of a function that raised, or may not be run."""
-    return Reply(role, function, Envelope(FAILED), storable(f"{role} {function}: {message}", LONGEST_TEXT), type)
+    return Reply(role, function, Envelope(FAILED), storable(f"{role} {function} failed: {message}", LONGEST_TEXT), type)
 
 
 def after_function(reply: Reply) -> Ending:
