@@ -5,7 +5,16 @@ import re
 from dutiful.core.job import Claim, NewJob
 from dutiful.core.settle import Change
 from dutiful.stores.postgres import schema_files
-from dutiful.stores.postgres.engine.columns import CHANGE, FRAGMENTS, JOB, TIMES, Columns, job_arrays, spell_lists
+from dutiful.stores.postgres.engine.columns import (
+    CHANGE,
+    FRAGMENTS,
+    JOB,
+    MOST_FIELDS,
+    TIMES,
+    Columns,
+    job_arrays,
+    spell_lists,
+)
 from dutiful.stores.postgres.engine.sql import statements
 from suite.builders import new_job
 
@@ -78,3 +87,9 @@ def test_no_name_in_braces_is_left_in_what_is_sent() -> None:
 
     for text in rendered:
         assert set(re.findall(r"(?<!')\{([a-z]\w+)(?: of [^}]*)?\}", text)) <= later
+
+
+def test_the_tuples_of_a_bulk_are_short_enough_to_be_reused() -> None:
+    """Python keeps tuples of up to 19 items; with 20 a job, a bulk was collected twice as often."""
+    assert MOST_FIELDS < 20
+    assert len(job_arrays([new_job()])) == len(JOB) + len(TIMES)
