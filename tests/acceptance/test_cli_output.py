@@ -18,11 +18,17 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "verb",
-    [["pause", "kind", "greet"], ["jobs", "list"], ["stats", "--json"], ["enqueue", "greet", "name=Ada"], ["--help"]],
-    ids=" ".join,
+    ("unbuffered", "verb"),
+    [
+        ("", ["pause", "kind", "greet"]),
+        ("", ["jobs", "list"]),
+        ("1", ["jobs", "list"]),
+        ("", ["stats", "--json"]),
+        ("", ["enqueue", "greet", "name=Ada"]),
+        ("1", ["enqueue", "greet", "name=Ada"]),
+        ("", ["--help"]),
+    ],
 )
 def test_a_full_disk_is_reported_in_one_line(project: Project, verb: list[str], unbuffered: str) -> None:
     with FULL.open("w") as full:
