@@ -48,6 +48,9 @@ TIMEOUT = IN_HAND + 10
 POLL_DELAY = 0.1
 LOOK_FOR_QUEUES = 5.0
 CONNECTIONS = 10  # to Redis, however many queues are served
+# Who may enqueue may invent any number of queues, and each that is served asks Redis ten times a second. So of queues
+# that no lane and no kind names, some are served at a time, and others take the places of some of them at each look.
+MOST_FOUND, LOOKED_AT, TURNS = 50, 1_000, 5
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 LONGEST_DEFERRAL = 60
 FINAL_WRITES = 1  # seconds in which a stopped `arq` may end what it writes to Redis about claimed jobs
@@ -58,11 +61,12 @@ class ArqIntake:
     """Takes messages from Redis, with one Arq worker for each queue, and offers them to a worker of Dutiful."""
 
     def __init__(self, backend: ArqBackend, lanes: Iterable[LaneSettings], queues: Iterable[str]) -> None:
-        """`queues` are those of lanes that serve all; more are served when they are found in Redis."""
+        """`queues` are those of lanes that serve all; others are served when they are found in Redis."""
         self.inbox = Inbox()
         self._backend = backend
         self._lanes = list(lanes)
         self._declared = {DEFAULT_QUEUE, *queues}
+        self._left: set[str] = set()  # queues that are no longer served, until their turn comes again
         self._outages = OutageLog("Redis", BackendAway, log)
         self._outages.waiting = lambda: "running jobs continue, and no new ones are received"
 
@@ -77,8 +81,16 @@ class ArqIntake:
                 while True:
                     wanted = named | (self._declared if serves_all else set())
                     if serves_all:
+                        found = [queue for queue in serving if queue not in wanted]
                         with suppress(RedisError, OSError, TimeoutError):  # those that take messages report it
-                            wanted |= {*await self._backend.names.read_known(redis)}
+                            waiting = await self._backend.names.read_waiting(redis, LOOKED_AT)
+                            found = _take_turns(found, [queue for queue in waiting if queue not in wanted])
+                        for queue in serving.keys() - wanted - {*found}:
+                            # Not cancelled, because it may be in the middle of an exchange with Redis.
+                            self._left.add(queue)
+                            del serving[queue]
+                        wanted |= {*found}
+                        self._left -= wanted
                     for queue in sorted(wanted - serving.keys()):
                         serving[queue] = tasks.create_task(self._serve(queue, redis), name=f"dutiful arq {queue}")
                     check_cancelled()
@@ -96,9 +108,12 @@ class ArqIntake:
                 **self._options(queue, redis),
                 handle_signals=False,
             )
+            worker.is_left = partial(self._left.__contains__, queue)
             began = asyncio.get_running_loop().time()
             try:
                 await worker.async_run()
+            except _Left:
+                return
             except (RedisError, OSError, TimeoutError) as error:
                 self._outages.failed(queue, away(self._backend.address, error))
             except Exception as error:
@@ -136,6 +151,18 @@ class ArqIntake:
             raise Retry
 
 
+def _take_turns(serving: list[str], waiting: list[str]) -> list[str]:
+    """Which queues are served next: those that are; if others wait for a place, without those that seem empty."""
+    others = [queue for queue in waiting if queue not in serving]
+    room = MOST_FOUND - len(serving)
+    if len(others) <= room:
+        return serving + others
+    log.info("more than %d queues in Redis are named by no lane and no kind: they are served in turns", MOST_FOUND)
+    empty = [queue for queue in serving if queue not in waiting]
+    leaving = min(max(TURNS, len(empty)), len(others) - room)
+    return sorted(serving, key=waiting.__contains__)[leaving:] + others[: room + leaving]
+
+
 def slots_of(lanes: Iterable[LaneSettings], queue: str) -> int:
     """How many jobs of a queue these lanes run at a time."""
     return sum(lane.slots for lane in lanes if ANY in lane.queues or queue in lane.queues)
@@ -158,8 +185,14 @@ def _function(receive: Callable[[dict[Any, Any], str], Awaitable[None]]) -> Func
     return func(receive, name=FUNCTION, timeout=TIMEOUT, keep_result=0, max_tries=UNLIMITED)  # type: ignore[arg-type]
 
 
+class _Left(Exception):
+    """Ends a worker whose queue is not served any more."""
+
+
 class _ArqWorker(Arq):
     """Drops what Arq would end with, because anything may be in a sorted set of Redis."""
+
+    is_left: Callable[[], bool] | None = None
 
     async def start_jobs(self, job_ids: list[bytes]) -> None:
         readable = [name for name in job_ids if _is_text(name)]
@@ -172,6 +205,8 @@ class _ArqWorker(Arq):
         """Called after each look for messages."""
         await super().heart_beat()
         check_cancelled()
+        if self.is_left is not None and self.is_left():
+            raise _Left
 
 
 def _is_text(name: bytes) -> bool:

@@ -445,6 +445,24 @@ async def test_a_tenants_worker_does_not_run_the_jobs_of_another(arq_app: Dutifu
     assert await messages(empty_redis) == [f"{globex.id}:1"]
 
 
+async def test_invented_queues_are_served_in_turns_and_keep_no_other_from_being_served(
+    arq_app: Dutiful, empty_redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dutiful.arq_worker.MOST_FOUND", 3)
+    monkeypatch.setattr("dutiful.arq_worker.TURNS", 1)
+
+    @arq_app.job
+    async def work(n: int) -> int:
+        return n
+
+    jobs = [await work.options(queue=f"invented-{n}").enqueue(n=n) for n in range(8)]
+    async with arq_working(arq_app):
+        assert await (await work.enqueue(n=100)).result("60s") == 100
+        assert [await job.result("60s") for job in jobs] == [*range(8)]
+        served = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("dutiful arq invented")]
+        assert len(served) <= 3
+
+
 @pytest.mark.req("D9")
 async def test_a_job_is_stored_and_its_status_is_read_while_redis_is_down(app: Dutiful) -> None:
     app.configure(redis_url="redis://127.0.0.1:1/0")

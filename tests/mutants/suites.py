@@ -88,15 +88,13 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
     "worker/fetcher.py": {
         "FetchCursors.lower: level.seq - 1 → level.seq + 1": "of the default alone: the smaller of both is taken",
         "FetchCursors.lower: level.seq - 1 → level.seq - 0": "of the default alone: the smaller of both is taken",
-        "FetchCursors.levels: self._turn % len(names) if names else 0 → self._turn % len(names) if names else 1": (
-            "without names nothing is ranked"
-        ),
-        "FetchCursors.levels: self._turn % len(names) if names else 0 → self._turn % len(names) if names else -1": (
-            "without names nothing is ranked"
+        "LevelSource.empty: return not self._cursors.serves(self._lane.queues) → return None": (
+            "without levels nothing is asked in any case"
         ),
         "Fetcher.__init__: self._fetches = 0 → self._fetches = 1": "only compared with itself",
         "Fetcher.__init__: self._fetches = 0 → self._fetches = -1": "only compared with itself",
         "Fetcher.fetch: self._fetches += 1 → self._fetches += 2": "only compared with itself",
+        "Fetcher.fetch_for: self._fetches += 1 → self._fetches += 2": "only compared with itself",
     },
     "core/outcome.py": {
         "Skip.__init__: super().__init__(reason) → (nothing)": "BaseException.__new__ has kept the argument",

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +11,12 @@ import pytest
 from worker_parts import AWAY, WORKER, MovingClock, ScriptedClaims, after, clock, config_of, held, new_claim
 
 from dutiful.core.errors import StoreUnavailable
+from dutiful.core.job import Claim
 from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
 from dutiful.worker.fetcher import FORGET_AFTER, MOST_ASKED, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
+from dutiful.worker.inbox import Inbox, InboxSource
 from dutiful.worker.leases import Leases
 
 __all__ = ["clock"]
@@ -143,6 +146,15 @@ def test_only_an_idle_level_is_forgotten(cursors: FetchCursors, clock: MovingClo
     clock.now += 0.001
     cursors.forget_idle()
     assert set(floors(cursors)) == {("added", 1), ("peeked", 1), ("claimed", 1)}
+
+
+def test_a_forgotten_queue_has_no_turn(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.add([("a", 1), ("b", 1), ("c", 1)])
+    order(cursors)
+    clock.now += FORGET_AFTER + 1
+    cursors.add([("a", 1), ("c", 1)])
+    cursors.forget_idle()
+    assert [order(cursors)[0] for _ in range(4)] == ["a1", "c1", "a1", "c1"]
 
 
 def test_new_jobs_are_looked_for_a_little_below_the_floors(cursors: FetchCursors) -> None:
@@ -402,6 +414,36 @@ async def test_claims_whose_answer_was_lost_are_found_and_those_under_way_are_no
     assert await fetch == [coming] and fetching.claims.asked("held_by") == [WORKER]
 
 
+async def test_more_jobs_for_a_batch_follow_its_first_one_and_their_leases_are_kept() -> None:
+    fetching = Fetching(lease=timedelta(seconds=9), claim_tenants=("acme",))
+    more = [new_claim(2), new_claim(3)]
+    fetching.claims.script("claim", more)
+
+    assert await fetching.fetcher.fetch_for(new_claim(1, seq=7), 5, across_tenants=True) == more
+
+    (request,) = fetching.claims.asked("claim")
+    assert (request.worker_id, request.lane, request.limit, request.kinds) == (WORKER, "general", 5, ["greet"])
+    assert (request.lease, request.tenants) == (timedelta(seconds=9), ("acme",))
+    assert request.levels == [QueueLevel("default", 100, 6)]
+    assert fetching.leases.claim(3) == more[1]
+
+
+def test_a_lane_knows_of_more_jobs_if_its_source_does() -> None:
+    fetching = Fetching()
+    assert fetching.fetcher.more is False
+    fetching.fetcher._source = SimpleNamespace(more=True)
+    assert fetching.fetcher.more is True
+
+
+def test_with_a_broker_jobs_come_from_its_inbox_which_wakes_the_lane() -> None:
+    inbox = Inbox()
+    config = config_of(ScriptedClaims())
+    config.inbox = inbox
+    wake = lambda: None  # noqa: E731
+    fetcher = Fetcher(config, LaneSettings("general", 5), FetchCursors(), Leases(), Suspects(), wake)
+    assert isinstance(fetcher._source, InboxSource) and inbox.on_arrival == [wake]
+
+
 # --- pauses
 
 
@@ -409,12 +451,20 @@ def pauses(*names: str) -> Sequence[Pause]:
     return [Pause(PauseScope.KIND, name, datetime(2026, 1, 1, tzinfo=UTC)) for name in names]
 
 
-@pytest.fixture
-async def under_way() -> AsyncIterator[tuple[Fetching, asyncio.Event, "asyncio.Task[Any]"]]:
+async def fetch_any(fetching: Fetching) -> list[Claim]:
+    return await fetching.fetcher.fetch(1, suspect=False)
+
+
+async def fetch_for_a_batch(fetching: Fetching) -> list[Claim]:
+    return await fetching.fetcher.fetch_for(new_claim(1), 1, across_tenants=True)
+
+
+@pytest.fixture(params=[fetch_any, fetch_for_a_batch])
+async def under_way(request: Any) -> AsyncIterator[tuple[Fetching, asyncio.Event, "asyncio.Task[Any]"]]:
     """A fetch that has begun, and ends when the event is set."""
     fetching, gate = Fetching(), asyncio.Event()
     fetching.claims.script("claim", after(gate, []), after(gate, []))
-    fetch = asyncio.create_task(fetching.fetcher.fetch(1, suspect=False))
+    fetch = asyncio.create_task(request.param(fetching))
     await asyncio.sleep(0)
     yield fetching, gate, fetch
     gate.set()
@@ -444,11 +494,16 @@ async def test_a_later_fetch_knows_the_pause_that_an_earlier_one_may_have_missed
     gate.set()
     await fetch
     gate.clear()
-    later = asyncio.create_task(fetching.fetcher.fetch(1, suspect=False))
-    await asyncio.sleep(0)
-    assert fetching.fetcher.pauses_seen([old, new]) == (old.mark,)
-    gate.set()
-    await later
+    for fetch_again in (fetch_any, fetch_for_a_batch):
+        gate.clear()
+        fetching.claims.script("claim", after(gate, []))
+        later = asyncio.create_task(fetch_again(fetching))
+        await asyncio.sleep(0)
+        assert fetching.fetcher.pauses_seen([old]) == (old.mark,)
+        if fetch_again is fetch_for_a_batch:
+            assert fetching.fetcher.pauses_seen([old, new]) == (old.mark,)
+        gate.set()
+        await later
     assert fetching.fetcher.pauses_seen([old, new]) == (old.mark, new.mark)
 
 

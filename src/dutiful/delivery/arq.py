@@ -138,6 +138,15 @@ class QueueNames:
     def key(self, queue: str) -> str:
         return f"{self._prefix}:queue:{queue}"
 
+    async def read_waiting(self, redis: ArqRedis, most: int) -> list[str]:
+        """Queues that have messages; of very many queues, those among so many that are chosen at random."""
+        chosen: Any = redis.srandmember(self.known, most)
+        names = [name.decode(errors="replace") for name in await chosen]
+        async with redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.zcard(self.key(name))
+            return [name for name, count in zip(names, await pipe.execute(), strict=True) if count]
+
     async def read_known(self, redis: ArqRedis) -> list[str]:
         found: Any = redis.smembers(self.known)
         return sorted(name.decode(errors="replace") for name in await found)
