@@ -18,6 +18,7 @@ from dutiful.store.steps import StepMark, Unstored
 
 STEPPED, PLAIN = "stepped", "plain"
 STEPS = 10
+AT_ONCE = 100
 # Steps of jobs that run at the same time are stored together; with a few, the rate is that of single commits.
 SLOTS = 100
 # A thousand plain jobs end before their rate can be measured.
@@ -79,6 +80,8 @@ def stepped_app(url: str, counter: RunCounter | None = None) -> Dutiful:
 
 async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
     app = stepped_app(url, counter)
+    # A job waits for the commit of each step, so that many have to run at once: with 5 slots, a commit stores 5 steps.
+    app.configure(lanes=f"all={AT_ONCE}:{DEFAULT_LANE.queue}")
     async with app.opened() as client:
         _count_steps(client.store, counter)
         await app.make_worker(client).run()
@@ -103,7 +106,7 @@ def _seconds(sizes: Sizes) -> float:
 STEP_SCENARIOS = (
     Scenario(
         "steps",
-        f"{STEPS} stored steps a job, and the same calls without",
+        f"{STEPS} stored steps a job, {AT_ONCE} jobs at once, and the same calls without",
         steps,
         (
             RATE,
