@@ -63,7 +63,7 @@ async def _check_published(project: HostedProject, build: str, job: Json) -> Non
 async def test_builds_whose_worker_is_killed_at_any_moment_are_published_once(delivered: Host) -> None:
     host, chance = delivered, random.Random(1)
     await host.add_org(mode="copy")
-    for number in range(20):
+    for number in range(10):
         projects = [await host.add_project(slug=f"guide-{number}-{n}") for n in range(4)]
         builds = [await project.upload("v1.0.0") for project in projects]
         async with host.process(*LEASE, delay=0.1) as doomed:
