@@ -241,6 +241,49 @@ begin
     return v_moved;
 end $$;
 
+-- Takes the slots of jobs whose kinds have one limit at most: the first jobs of each key take what it has left. Returns
+-- those that have theirs.
+create or replace function {schema}.take_slots_of_one(p_jobs uuid[], p_now timestamptz) returns uuid[]
+language plpgsql volatile {walk_indexes} as $$
+declare
+    v_taken uuid[];
+begin
+    with asked as materialized (
+        select a.ord, b.job_id, b.gate, b.key as at, r as rule, r.name, g.key,
+               row_number() over (partition by r.name, g.key order by a.ord) as place
+        from unnest(p_jobs) with ordinality a (id, ord)
+        cross join lateral (
+            select x.job_id, x.gate, x.key, x.kind from {schema}.blocked x where x.job_id = a.id limit 1) b
+        cross join lateral (select x as job from {schema}.job x where x.id = a.id limit 1) j
+        left join {schema}.limit_kind k on k.kind = b.kind
+        left join {schema}.limit_rule r on r.name = k.name
+        left join lateral {schema}.limit_key(j.job, k) g (key) on k.name is not null
+    ), seen as materialized (
+        -- Counted once for each key, because a limit may allow very many starts.
+        select s.*, s.key is null or s.place <= first_value(
+                   case when s.place = 1 and s.key is not null then {schema}.limit_room(s.rule, s.key, p_now) end
+               ) over (partition by s.name, s.key order by s.place) as fits
+        from asked s
+    ), took as (
+        insert into {schema}.limit_slot (job_id, admitted_at, name, key)
+        select s.job_id, p_now, s.name, s.key from seen s where s.fits and s.key is not null order by s.ord
+    ), refused as (
+        -- By their places: a join by id may be planned as a walk over all that are blocked.
+        update {schema}.blocked b
+        set gate = 'limit', key = w.gate, seq = coalesce(b.seq, {schema}.seq_at(coalesce(b.run_at, p_now)))
+        from (
+            select x.ctid, {schema}.limit_gate(s.name, s.key) as gate
+            from seen s
+            cross join lateral (select y.ctid from {schema}.blocked y where y.job_id = s.job_id limit 1) x
+            where not s.fits and (s.gate <> 'limit' or s.at <> {schema}.limit_gate(s.name, s.key))
+            offset 0
+        ) w
+        where b.ctid = w.ctid
+    )
+    select array_agg(s.job_id order by s.ord) into v_taken from seen s where s.fits;
+    return coalesce(v_taken, '{}');
+end $$;
+
 -- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
 -- that have theirs; the others wait at the gate of the first limit that is full. What is read and written is so for all at
 -- once, because a statement for each job would cost more than all else.
@@ -248,6 +291,7 @@ create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timest
 language plpgsql volatile {walk_indexes} as $$
 declare
     v_taken   uuid[] := '{}';
+    v_several text[];
     -- Counted once for each key, because a limit may allow very many starts.
     v_gates   text[] := '{}';
     v_room    bigint[] := '{}';
@@ -265,6 +309,14 @@ begin
     -- One at a time, so that two cannot take the same slot.
     perform 1 from {schema}.limit_rule r order by r.name for update;
     perform {schema}.free_ended_slots(p_jobs, p_now);  -- what they had before
+    v_several := array(select k.kind from {schema}.limit_kind k group by k.kind having count(*) > 1);
+    if cardinality(v_several) = 0 or not exists (
+        select 1 from unnest(p_jobs) a (id)
+        cross join lateral (select x.kind from {schema}.blocked x where x.job_id = a.id limit 1) b
+        where b.kind = any (v_several)
+    ) then
+        return {schema}.take_slots_of_one(p_jobs, p_now);
+    end if;
     for v_job in
         select b.job_id, b.gate, b.key, l.names, l.keys, l.gates
         from unnest(p_jobs) with ordinality a (id, ord)
