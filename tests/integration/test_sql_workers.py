@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from sql_sessions import Row, Session
 
 from databases import CleanDatabase, OwnTransaction
+from dutiful.core.job import Scope, Unique
 from dutiful.core.outcome import Failed
 from dutiful.core.retry.policy import Retry
 from dutiful.core.settle import Policy, decide
@@ -61,6 +62,17 @@ def other(url: str) -> Iterator[Session]:
 
 
 # --- beside Python workers
+
+
+@pytest.mark.parametrize("scope", [Scope.QUEUED, Scope.ACTIVE])
+async def test_a_key_that_a_jobs_options_do_not_name_is_freed(store: Store, session: Session, scope: Scope) -> None:
+    """As those of retries, which keep others from running the same job again at the same time."""
+    await enqueue_one(store, inherits=(Unique("retry of another", scope),))
+    job = session.dequeue_one(KIND)
+    assert session.ask("complete_job(%s, %s)", job["job_id"], job["claim_id"])
+
+    assert session.rows("select key from dutiful.unique_key") == []
+    assert await store.queries.check_places() == []
 
 
 @pytest.mark.req("S8", "S18")

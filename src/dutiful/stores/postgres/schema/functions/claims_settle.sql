@@ -81,20 +81,21 @@ declare
     v_began   timestamptz;
     v_attempt int;
     v_crashes int;
-    v_has     boolean[];  -- a unique key, a webhook of its own: its options say so
+    v_unique  boolean;
     v_posted  boolean;
 begin
     delete from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim and l.cancel_requested_at is null
     returning l.worker_id, l.claimed_at, l.attempt, l.crashes,
-              (select array[j.options ? 'unique', j.options ? 'webhook'] from {schema}.job j where j.id = p_job),
+              exists (select 1 from {schema}.unique_key k where k.scope = 'active' and k.job_id = p_job),
               exists (select 1 from {schema}.webhook w where w.enabled and w.states <> '{}')
-    into v_worker, v_began, v_attempt, v_crashes, v_has, v_posted;
+                  or (select j.options ? 'webhook' from {schema}.job j where j.id = p_job)
+    into v_worker, v_began, v_attempt, v_crashes, v_unique, v_posted;
     if not found then return false; end if;
     insert into {schema}.finished
         (job_id, claim_id, worker_id, claimed_at, finished_at, attempt, crashes, state, result)
     values (p_job, p_claim, v_worker, v_began, p_now, v_attempt, v_crashes, 'completed', p_result);
-    if v_has[1] then perform {schema}.free_active_keys(array[p_job]); end if;
-    if v_posted or v_has[2] then perform {schema}.write_webhook_posts(array[p_job], p_now); end if;
+    if v_unique then perform {schema}.free_active_keys(array[p_job]); end if;
+    if v_posted then perform {schema}.write_webhook_posts(array[p_job], p_now); end if;
     return true;
 end $$;
 

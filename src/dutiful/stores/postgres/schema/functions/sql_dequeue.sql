@@ -241,6 +241,7 @@ declare
     v_priority   int;
     v_start      bigint;
     v_job        uuid;
+    v_unique     boolean;
 begin
     -- One level, as there mostly is, is searched from its floor on, if there is no other and nothing is paused.
     if v_kept[1] = v_key and v_at - v_kept[2]::bigint between 0 and v_kept[3]::bigint and p_limit = 1
@@ -269,8 +270,9 @@ begin
                                    or exists (select 1 from {schema}.ready r
                                               where r.kind <> '' and r.queue > v_queue))))
             -- Bounded as in claim.
-            returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646)
-            into v_job, seq, attempt, crashes;
+            returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646), exists (
+                select 1 from {schema}.unique_key k where k.scope = 'queued' and k.job_id = x.job_id)
+            into v_job, seq, attempt, crashes, v_unique;
             exit when found;
         end if;
         if v_n is null then
@@ -303,11 +305,7 @@ begin
         expires_at := v_now + p_lease;
         insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
         values (v_job, claim_id, v_worker, seq, v_now, expires_at, attempt, crashes);
-        select j.id, j.kind, j.queue, j.priority, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id,
-               j.subject, j.options
-        into job_id, kind, queue, priority, payload, max_attempts, tenant, correlation_id, parent_id, subject, options
-        from {schema}.job j where j.id = v_job;
-        if options ? 'unique' then  -- its options say which key it was given; a look for one would cost every job
+        if v_unique then
             -- A locked key is skipped instead of waiting for a user's open transaction. A skipped key counts as free.
             delete from {schema}.unique_key u
             where u.ctid = any (array(
@@ -315,6 +313,10 @@ begin
                 where k.scope = 'queued' and k.job_id = v_job
                 for update skip locked));
         end if;
+        select j.id, j.kind, j.queue, j.priority, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id,
+               j.subject, j.options
+        into job_id, kind, queue, priority, payload, max_attempts, tenant, correlation_id, parent_id, subject, options
+        from {schema}.job j where j.id = v_job;
         return next;
         if v_n is null then
             v_all := set_config('dutiful.floors', (seq - 1)::text, false);
