@@ -192,7 +192,8 @@ async def hosting(database_url: str, folder: Path, **settings: Any) -> AsyncIter
                 httpx2.AsyncClient(base_url=edge_url, timeout=30, trust_env=False) as site,
             ):
                 yield Host(config, jobs, services, edge, http, site)
-                assert await (await jobs.client()).store.queries.check_places() == []
+                misplaced = await (await jobs.client()).store.queries.check_places()
+                assert misplaced == [], misplaced
 
 
 async def until(look: Callable[[], Awaitable[T | None]]) -> T:

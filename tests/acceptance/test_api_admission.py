@@ -35,9 +35,11 @@ BODIES: dict[str, Any] = {
     "release_jobs": {"older_than": "1h"},
     "open_breaker": {"new": True},
 }
-# Where the samples name nothing that exists, or a job that does not run; and what can be done only once.
+# Where the samples name nothing that exists, a job that does not run, or a server without keys; and what can be done
+# only once.
 REFUSED = {
-    "release_job": 409, "reset_breaker": 404, "set_limit": 404, "redeliver_webhook_post": 404, "revoke_token": 404,
+    "release_job": 409, "open_job": 409, "rotate_keys": 409, "reset_breaker": 404, "set_limit": 404,
+    "redeliver_webhook_post": 404, "revoke_token": 404,
 }  # fmt: skip
 REFUSED_AGAIN = {
     "stop_bulk": 409,

@@ -128,7 +128,12 @@ async def test_an_operator_who_takes_an_editions_lock_by_sql_makes_its_builds_wa
             return (1, edition.id, False) in await _locks(host)
 
         await until(waits)
-        assert (await host.job(job))["progress"]["editions_in_progress"] == ["__main"]
+
+        async def says_so() -> bool:  # progress is stored a moment later
+            progress = (await host.job(job))["progress"]
+            return progress is not None and progress["editions_in_progress"] == ["__main"]
+
+        await until(says_so)
         await operator.close()
         assert (await host.ended(job))["status"] == "completed"
 

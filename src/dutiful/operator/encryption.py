@@ -142,9 +142,9 @@ class Encryption(OperatorPart):
         tenant = None if record is None else record.tenant
 
         def check() -> None:
-            _check_keys(ring, "sealed values are opened with their key")
             if record is None:
                 raise job_not_found(job_id)
+            _check_keys(ring, "sealed values are opened with their key")
 
         async with self._actor.audited("job.open", ids.public(job_id), reason, tenant=tenant, check=check):
             assert record is not None and ring is not None
