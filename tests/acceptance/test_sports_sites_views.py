@@ -17,6 +17,7 @@ import pytest
 from sports import Register, register, until
 
 from dutiful import PauseScope, State
+from dutiful.client.claimed import ClaimedJob
 from dutiful.core.breaker.state import BreakerPolicy, CallResult, Entry
 from dutiful.core.job import ClaimToken
 from examples.sports_sites import jobs
@@ -201,6 +202,28 @@ async def test_a_job_was_updated_when_it_last_changed(sports: Register) -> None:
     assert await age(waiting.id) == timedelta(0)
     assert await age(paused.id) > timedelta(0) and await age(rejected.id) > timedelta(0)
     assert (await sports.row(rejected.id))["status"] == "pending", "no attempt was counted"
+
+
+@pytest.mark.req("L19", "L20", "L95")
+async def test_a_job_that_was_released_is_pending_whatever_attempt_it_was(sports: Register) -> None:
+    async def claimed() -> ClaimedJob:
+        claim = await sports.app.claim(await operator.jobs.get(job.id), "worker-1")
+        assert claim is not None
+        return claim
+
+    operator = await sports.app.operator("ada")
+    job = await sports.jobs.enqueue("webhook", NEWS)
+    await (await claimed()).fail("transient", "the partner is away")
+    await operator.jobs.retry(job.id)  # now, not in an hour
+    assert (await sports.row(job.id))["status"] == "failed"
+
+    await claimed()
+    started = await sports.row(job.id)
+    await operator.jobs.release(job.id, older_than=timedelta(0))
+
+    row = await sports.row(job.id)
+    assert (started["status"], row["status"], row["error_message"]) == ("processing", "pending", None)
+    assert row["last_error"] == "the partner is away" and _moment(row["updated_at"]) > _moment(started["updated_at"])
 
 
 @pytest.mark.req("L40", "L60", "L86", "L97")

@@ -24,7 +24,11 @@ join lateral (
                when 'completed' then 'completed'
                when 'completed_with_errors' then 'completed'
                when 'failed' then 'dead'
-               else case when s.tried then 'failed' else 'pending' end
+               -- Given back, it waits as if it had not been tried.
+               else case when s.tried and (
+                   select a.outcome from {dutiful}.attempt a where a.job_id = j.id and a.outcome <> 'refused'
+                   order by a.id desc limit 1
+               ) is distinct from 'released' then 'failed' else 'pending' end
            end as status
     from (
         select 'waiting' as state, attempt, attempt + crashes > 0 as tried, null::timestamptz as since,

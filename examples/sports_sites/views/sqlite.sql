@@ -29,6 +29,13 @@ WITH place AS (
     SELECT job_id, CASE state WHEN 'failed' THEN 'dead' ELSE 'completed' END, attempt, NULL, NULL, claimed_at,
            finished_at, CASE state WHEN 'failed' THEN errors -> '$[0]' END
     FROM dutiful_finished WHERE state <> 'cancelled'
+), latest AS (
+    SELECT a.job_id, a.outcome, max(a.id) AS id FROM dutiful_attempt a WHERE a.outcome <> 'refused' GROUP BY a.job_id
+), shown AS (
+    -- Given back, it waits as if it had not been tried.
+    SELECT job_id, CASE WHEN status = 'failed' AND l.outcome = 'released' THEN 'pending' ELSE status END AS status,
+           attempt, since, run_at, started_at, finished_at, error
+    FROM place LEFT JOIN latest l USING (job_id)
 ), error AS (
     SELECT a.job_id, a.error, a.ended_at, max(a.id) AS id
     FROM dutiful_attempt a WHERE a.outcome IN ('failed', 'timed_out', 'lost') GROUP BY a.job_id
@@ -57,7 +64,7 @@ SELECT s.text AS id, j.kind AS type, j.payload, p.status, j.priority, p.attempt 
        strftime('%FT%H:%M:%fZ', max(j.created_at, coalesce(c.at, 0), coalesce(p.since, 0), coalesce(p.started_at, 0),
                                     coalesce(p.finished_at, 0)) / 1e6, 'unixepoch') AS updated_at
 FROM dutiful_job j
-JOIN place p ON p.job_id = j.id
+JOIN shown p ON p.job_id = j.id
 JOIN spelt s ON s.id = j.id
 LEFT JOIN spelt o ON o.id = j.parent_id
 LEFT JOIN error e ON e.job_id = j.id
