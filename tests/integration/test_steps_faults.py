@@ -349,4 +349,6 @@ async def test_sql_sends_events(app: Dutiful, app_url: str) -> None:
             for name, key, wrong in (("", "7", "p_name"), ("paid", "x" * 201, "p_key"), (None, "7", "p_name")):
                 with pytest.raises(psycopg.Error, match=f"{wrong} must have 1 to 200 characters"):
                     connection.execute("select dutiful.send_event(%s, %s)", (name, key))
+            with pytest.raises(psycopg.Error, match="p_data has 1048578 bytes of JSON, and an event may have 1 MiB"):
+                connection.execute("select dutiful.send_event('paid', '7', to_jsonb(repeat('x', 1048576)))")
         assert await job.result("20s") == {"amount": 5}

@@ -9,6 +9,7 @@ import pytest
 
 from dutiful.core.errors import PayloadInvalid, StepMismatch
 from dutiful.core.steps import (
+    EVENT_LIMIT,
     STEP_LIMIT,
     StepKind,
     StepRecord,
@@ -107,6 +108,8 @@ def test_an_event_is_checked_and_encoded() -> None:
     assert event_gate(event.name, event.key) == "paid:7"
     with pytest.raises(PayloadInvalid, match=r"data of an event has .* more than the limit of 100"):
         make_event(UUID(int=1), "paid", "7", "x" * 100, 100)
+    with pytest.raises(PayloadInvalid, match="more than the limit of 1,048,576"):
+        make_event(UUID(int=1), "paid", "7", "x" * EVENT_LIMIT, 10 * EVENT_LIMIT)
 
 
 def test_a_wait_is_no_error_that_a_handler_would_catch() -> None:

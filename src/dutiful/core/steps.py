@@ -14,6 +14,7 @@ from dutiful.core.errors import StepMismatch
 from dutiful.core.json import check_name, encode
 
 STEP_LIMIT = 10_000  # of one job: each attempt reads all of them
+EVENT_LIMIT = 1024 * 1024  # bytes of JSON, whatever a payload may have: each job that waits gets a copy
 
 
 class StepKind(StrEnum):
@@ -118,5 +119,5 @@ def make_event(
 ) -> SentEvent:
     """A checked and encoded event."""
     name, key = check_event(name, key)
-    text = None if data is None else encode(data, what="data of an event", limit=limit)
+    text = None if data is None else encode(data, what="data of an event", limit=min(limit, EVENT_LIMIT))
     return SentEvent(event_id, name, key, text, tenant, by)

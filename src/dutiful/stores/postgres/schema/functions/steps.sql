@@ -179,6 +179,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
+    -- Each job that waits gets a copy. Sealed, it is longer than what was sent.
+    if octet_length(p_data) > 2 * 1024 * 1024 then
+        raise exception 'the data of an event may have 1 MiB of JSON'
+            using errcode = 'program_limit_exceeded', hint = 'store it elsewhere, and send its id';
+    end if;
     insert into {schema}.sent_event (id, sent_at, expires_at, name, key, tenant, by, data)
     values (p_id, v_now, v_now + p_keep, p_name, p_key, p_tenant, p_by, p_data::jsonb)
     on conflict (id) do nothing;
@@ -202,6 +207,10 @@ begin
     end if;
     if coalesce(p_keep <= interval '0', true) then
         raise exception 'p_keep must be longer than 0' using errcode = 'invalid_parameter_value';
+    end if;
+    if octet_length(p_data::text) > 1024 * 1024 then
+        raise exception 'p_data has % bytes of JSON, and an event may have 1 MiB', octet_length(p_data::text)
+            using errcode = 'program_limit_exceeded', hint = 'store it elsewhere, and send its id';
     end if;
     perform {schema}.put_event(v_id, p_name, p_key, p_data::text, p_tenant, session_user, p_keep, null);
     perform pg_notify('{schema}', '[]');
