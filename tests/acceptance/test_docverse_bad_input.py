@@ -1,6 +1,7 @@
 """The documentation host refuses bad input with a clear error, and writes nothing."""
 
 import asyncio
+import gzip
 import io
 import tarfile
 from collections.abc import AsyncIterator
@@ -108,6 +109,15 @@ def test_a_tarball_is_limited_in_files_and_bytes(tmp_path: Path) -> None:
         unpack(file, lambda name, data: None, Limits(unpacked=1_000))
     written: list[str] = []
     assert unpack(file, lambda name, data: written.append(name)) == len(written) == 11
+
+
+def test_a_header_that_claims_a_terabyte_is_not_waited_for(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("big")
+    header.size = 1 << 40
+    file = tmp_path / "claims.tar.gz"
+    file.write_bytes(gzip.compress(header.tobuf() + b"x" * 1024))
+    with pytest.raises(BadTarball, match="not a whole"):
+        unpack(file, lambda name, data: None)
 
 
 async def test_a_slug_with_markup_or_worse_is_refused(host: Host) -> None:

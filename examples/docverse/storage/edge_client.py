@@ -46,7 +46,8 @@ class EdgeClient:
         try:
             answer = await self._http.request(method, f"{self._url}/{path}", json=body, headers=self._headers)
         except httpx2.TransportError as error:
-            raise EdgeError(f"the edge did not answer {method} /{path}: {error or type(error).__name__}") from error
+            reason = str(error) or type(error).__name__
+            raise EdgeError(f"the edge did not answer {method} /{path}: {reason}") from error
         if answer.status_code >= 400 and answer.status_code not in allowed:
             raise EdgeError(f"the edge answered {method} /{path} with {answer.status_code}: {answer.text[:200]}")
         return answer

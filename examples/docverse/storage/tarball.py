@@ -11,6 +11,8 @@ from typing import IO
 from examples.docverse.storage.object_store import BadKey, check_key
 
 MEBIBYTE = 1024 * 1024
+# At the end of a stream, tarfile goes on reading for as long as the last header says.
+EMPTY_READS = 8
 
 
 class BadTarball(ValueError):
@@ -93,6 +95,7 @@ class _Counted:
     def __init__(self, source: gzip.GzipFile, packed: int, limits: Limits) -> None:
         self._source = source
         self._read = 0
+        self._empty = 0
         self._most = limits.unpacked
         self._suspect = max(limits.ratio_from, packed * limits.ratio)
         self._limits = limits
@@ -100,6 +103,9 @@ class _Counted:
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(size)
         self._read += len(data)
+        self._empty += not data
+        if self._empty > EMPTY_READS:
+            raise EOFError("it ends before its last file does")
         if self._read > self._suspect:
             raise BadTarball(f"the tarball unpacks to over {self._limits.ratio} times its size: it looks like a bomb")
         if self._read > self._most:
