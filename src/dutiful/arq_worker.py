@@ -14,14 +14,15 @@ from typing import Any
 from uuid import UUID
 
 from arq.connections import ArqRedis
+from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from arq.worker import Function, Retry, func
 from arq.worker import Worker as Arq
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from dutiful.app import Dutiful
 from dutiful.client.client import Client
 from dutiful.concurrency.cancellation import check_cancelled
-from dutiful.core.errors import BackendAway, ShutdownTimeout, UsageError
+from dutiful.core.errors import BackendAway, DutifulError, ShutdownTimeout, UsageError
 from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.delivery.arq import (
     FUNCTION,
@@ -30,12 +31,14 @@ from dutiful.delivery.arq import (
     away,
     connect,
     connect_bounded,
-    decode,
+    decode_any,
+    drop_hidden,
     encode,
     settings_of,
 )
 from dutiful.delivery.redis_url import read_redis_url
 from dutiful.observe.outage import OutageLog
+from dutiful.observe.sparse import SparseLog
 from dutiful.settings import DEFAULT_QUEUE
 from dutiful.worker.inbox import Inbox, Receipt
 from dutiful.worker.startup import StartLimit
@@ -55,6 +58,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 LONGEST_DEFERRAL = 60
 FINAL_WRITES = 1  # seconds in which a stopped `arq` may end what it writes to Redis about claimed jobs
 UNLIMITED = 2**31  # tries of a message: the attempts of its job are counted in its row
+LONGEST_NAME = 200  # of a message
+# What Redis says of a message whose keys hold something else than Arq expects: Arq would end, again and again.
+UNUSABLE = ("WRONGTYPE", "not an integer", "would overflow")
+_PREFIXES = (job_key_prefix, retry_key_prefix, in_progress_key_prefix)
 
 
 class ArqIntake:
@@ -67,7 +74,9 @@ class ArqIntake:
         self._lanes = list(lanes)
         self._declared = {DEFAULT_QUEUE, *queues}
         self._left: set[str] = set()  # queues that are no longer served, until their turn comes again
+        self._dropped = SparseLog(log)
         self._outages = OutageLog("Redis", BackendAway, log)
+        logging.getLogger("arq.worker").addFilter(_expired)
         self._outages.waiting = lambda: "running jobs continue, and no new ones are received"
 
     async def run(self) -> None:
@@ -109,13 +118,19 @@ class ArqIntake:
                 handle_signals=False,
             )
             worker.is_left = partial(self._left.__contains__, queue)
+            worker.dropped = self._dropped
             began = asyncio.get_running_loop().time()
             try:
                 await worker.async_run()
             except _Left:
                 return
             except (RedisError, OSError, TimeoutError) as error:
-                self._outages.failed(queue, away(self._backend.address, error))
+                if UNUSABLE[0] in str(error):  # Redis answers; it would be called away and back at each try
+                    key = self._backend.names.key(queue)
+                    found = DutifulError(f"the key {key} of Redis holds something else than messages: delete it")
+                    self._outages.failed(f"messages of queue {queue}", found, log)
+                else:
+                    self._outages.failed(queue, away(self._backend.address, error))
             except Exception as error:
                 self._outages.failed(f"messages of queue {queue}", error, log)
             finally:
@@ -142,7 +157,9 @@ class ArqIntake:
         try:
             job_id = UUID(text)
         except ValueError:
-            log.warning("a message in the queue %s of Redis names no job, and is dropped: %.100r", queue, text)
+            self._dropped.warning(
+                "names no job", "a message in the queue %s of Redis names no job, and is dropped: %.100r", queue, text
+            )
             return
         receipt = await self.inbox.offer(queue, job_id, ctx["job_id"], IN_HAND)
         if receipt is Receipt.ELSEWHERE:
@@ -177,7 +194,7 @@ def _options(redis: ArqRedis) -> dict[str, Any]:
         "max_tries": UNLIMITED,
         "poll_delay": POLL_DELAY,
         "job_serializer": encode,
-        "job_deserializer": decode,
+        "job_deserializer": decode_any,
     }
 
 
@@ -193,13 +210,40 @@ class _ArqWorker(Arq):
     """Drops what Arq would end with, because anything may be in a sorted set of Redis."""
 
     is_left: Callable[[], bool] | None = None
+    dropped = SparseLog(log)
 
     async def start_jobs(self, job_ids: list[bytes]) -> None:
-        readable = [name for name in job_ids if _is_text(name)]
-        if garbage := [name for name in job_ids if not _is_text(name)]:
-            log.warning("%d entries of %s in Redis are no messages, and are dropped", len(garbage), self.queue_name)
+        readable = [name for name in job_ids if _is_name(name)]
+        if garbage := [name for name in job_ids if not _is_name(name)]:
+            self._log_dropped(len(garbage))
             await self.pool.zrem(self.queue_name, *garbage)
-        await super().start_jobs(readable)
+        running = len(self.tasks)
+        try:
+            await super().start_jobs(readable)
+            if len(readable) >= self.queue_read_limit and len(self.tasks) == running < self.max_jobs:
+                # All that Arq reads at once is hidden, so that what comes after it is never read.
+                self._log_dropped(await drop_hidden(self.pool, self.queue_name, [name.decode() for name in readable]))
+        except OverflowError:
+            # An infinite score, which would be the first again. Arq has lost count of its slots, so it begins anew.
+            self._log_dropped(await self.pool.zremrangebyscore(self.queue_name, "-inf", "-inf"))
+            raise
+
+    async def run_job(self, job_id: str, score: int) -> None:
+        try:
+            await super().run_job(job_id, score)
+        except ResponseError as error:
+            if not any(text in str(error) for text in UNUSABLE):
+                raise
+            self._log_dropped(1)
+            await self.pool.zrem(self.queue_name, job_id)
+            await self.pool.delete(*(prefix + job_id for prefix in _PREFIXES))
+
+    def _log_dropped(self, count: int) -> None:
+        if not count:
+            return
+        self.dropped.warning(
+            "no message", "%d entries of %s in Redis are no messages, and are dropped", count, self.queue_name
+        )
 
     async def heart_beat(self) -> None:
         """Called after each look for messages."""
@@ -209,11 +253,26 @@ class _ArqWorker(Arq):
             raise _Left
 
 
-def _is_text(name: bytes) -> bool:
+def _is_name(name: bytes) -> bool:
     try:
-        return bool(name.decode())
+        return 0 < len(name.decode()) <= LONGEST_NAME
     except UnicodeDecodeError:
         return False
+
+
+class _Expired(logging.Filter):
+    """Arq warns of each message whose body is not there."""
+
+    _sparse = SparseLog(log)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg != "job %s expired":
+            return True
+        self._sparse.warning("expired", "message %s has no body in Redis, and is dropped", *(record.args or ("",)))
+        return False
+
+
+_expired = _Expired()
 
 
 async def _close(worker: Arq) -> None:

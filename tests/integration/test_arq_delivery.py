@@ -1,9 +1,7 @@
 """Jobs delivered through a real Redis to Arq workers; the claim alone decides what runs."""
 
 import asyncio
-import json
 import logging
-import pickle
 import sqlite3
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -381,49 +379,6 @@ async def test_the_backend_tells_what_it_knows_of_a_delivery(arq_app: Dutiful) -
         await final(arq_app, job)
     assert await backend.get_job_metadata(name) is None
     assert await backend.get_job_result(name) == 8
-
-
-HOSTILE: list[dict[str, Any]] = [
-    {"t": None, "f": "dutiful", "a": ["not an id"], "k": {}, "et": 1},
-    {"t": None, "f": "dutiful", "a": ["01937b6a-33e5-7d04-8b6f-4b1f0c6b3f12"], "k": {}, "et": 1},
-    {"t": None, "f": "os.system", "a": ["true"], "k": {}, "et": 1},
-    {"t": None, "f": "dutiful", "a": [], "k": {}, "et": 1},
-    {"t": None, "f": "dutiful", "a": ["x"], "k": {"y": 1}, "et": 1},
-    {"t": None, "f": "dutiful", "a": ["x"], "k": {}, "et": "yesterday"},
-    {"t": 10**30, "f": "dutiful", "a": ["x"], "k": {}, "et": 10**30},
-]
-
-
-async def test_hostile_messages_in_redis_do_nothing_but_a_log(
-    arq_app: Dutiful, empty_redis: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return pytest.fail, ("a message was unpickled",)
-
-    @arq_app.job
-    async def harmless() -> str:
-        return "ran"
-
-    key = "dutiful:queue:default"
-    bodies = [*(json.dumps(one).encode() for one in HOSTILE), pickle.dumps(Bomb()), b"\xff\x00", b""]
-    async with redis.asyncio.Redis.from_url(empty_redis) as client:
-        for number, body in enumerate(bodies):
-            await client.set(f"arq:job:bad{number}", body)
-            await client.zadd(key, {f"bad{number}": number + 1})
-        await client.zadd(key, {b"\xff\xfe": 1, b"": 2, "without a body": 3})
-        async with arq_working(arq_app):
-            job = await harmless.enqueue()
-            assert await job.result("60s") == "ran"
-
-            async def emptied() -> bool:
-                return not await client.zcard(key)
-
-            await eventually(emptied)
-    text = "\n".join(record.getMessage() for record in caplog.records)
-    assert "names no job, and is dropped: 'not an id'" in text
-    assert "which does not exist; it is dropped" in text
-    assert "are no messages, and are dropped" in text
 
 
 async def test_a_tenants_worker_does_not_run_the_jobs_of_another(arq_app: Dutiful, empty_redis: str) -> None:

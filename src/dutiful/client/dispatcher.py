@@ -10,11 +10,12 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.errors import BackendAway, DutifulError
+from dutiful.core.errors import BackendAway, DutifulError, QueueRefused
 from dutiful.core.job import Inserted, Insertion, NewJob
-from dutiful.delivery.backend import BatchBackend, ClosableBackend, Message, QueueBackend
+from dutiful.delivery.backend import BatchBackend, ClosableBackend, Message, NamesDeliveries, QueueBackend
 from dutiful.observe.outage import OutageLog
-from dutiful.store.deliveries import Delivered, DeliveryStore
+from dutiful.observe.sparse import SparseLog
+from dutiful.store.deliveries import Delivered, DeliveryStore, WaitingJob
 
 log = logging.getLogger("dutiful.delivery")
 BATCH = 1_000
@@ -45,6 +46,7 @@ class Dispatcher:
         self._flushing: asyncio.Task[None] | None = None
         self._tried_at = float("-inf")  # the last time in vain
         self.outages = OutageLog("Redis", BackendAway, log)
+        self._refused = SparseLog(log)
         self.outages.waiting = lambda: "jobs are stored, and delivered when it is back"
 
     def dispatch(self, jobs: Iterable[NewJob], inserted: Iterable[Inserted]) -> None:
@@ -76,9 +78,23 @@ class Dispatcher:
             self._flushing = None
 
     async def deliver(self, parcels: Sequence[Parcel]) -> int:
-        """Sends these jobs, and stores that they were; returns how many."""
-        if not parcels:
-            return 0
+        """Sends these jobs, and stores that they were; returns how many.
+
+        Those of a queue that the broker refuses are left out: they keep no others from delivery.
+        """
+        while parcels:
+            try:
+                return await self._deliver(parcels)
+            except QueueRefused as error:  # what it has taken of the others is sent again, and changes nothing
+                left = [one for one in parcels if one.queue not in error.queues]
+                if len(left) == len(parcels):
+                    raise
+                count = len(parcels) - len(left)
+                self._refused.warning("refused", "%d ready jobs are not delivered: %s", count, error)
+                parcels = left
+        return 0
+
+    async def _deliver(self, parcels: Sequence[Parcel]) -> int:
         messages = [Message.of(one.kind, one.queue, one.job_id, one.priority, one.number) for one in parcels]
         with self.outages.watching("deliveries"):
             if isinstance(self.backend, BatchBackend):
@@ -89,15 +105,22 @@ class Dispatcher:
         await self._deliveries.record([Delivered(one.job_id, name, one.number, one.attempt) for one, name in sent])
         return len(parcels)
 
-    async def missing(self, delivered: Sequence[tuple[str, str]]) -> set[str]:
-        """Those of these deliveries, by queue and backend_job_id, that the broker has lost."""
-        known = [(queue, name) for queue, name in delivered if name]
-        if not known:
+    async def missing(self, delivered: Sequence[WaitingJob]) -> set[UUID]:
+        """The jobs whose last delivery the broker has lost; of one that it gives no name, nothing is known."""
+        jobs = {(job.queue, name): job.job_id for job in delivered if (name := self._name_of(job))}
+        if not jobs:
             return set()
         with self.outages.watching("deliveries"):
             if isinstance(self.backend, BatchBackend):
-                return await self.backend.missing(known)
-            return {name for _, name in known if await self.backend.get_job_metadata(name) is None}
+                lost = await self.backend.missing([*jobs])
+            else:
+                lost = {name for _, name in jobs if await self.backend.get_job_metadata(name) is None}
+        return {job_id for (_, name), job_id in jobs.items() if name in lost}
+
+    def _name_of(self, job: WaitingJob) -> str | None:
+        if isinstance(self.backend, NamesDeliveries):
+            return self.backend.delivery_name(job.job_id, job.number)
+        return job.backend_job_id
 
     async def flush(self) -> None:
         """Waits until all that is pending was delivered, or could not be."""

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 from arq.connections import ArqRedis, RedisSettings
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from arq.jobs import serialize_job
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from dutiful.core.errors import BackendAway
+from dutiful.core.errors import BackendAway, QueueRefused
 from dutiful.delivery.backend import (
     DEFAULT_QUEUE,
     Message,
@@ -30,9 +31,13 @@ log = logging.getLogger("dutiful.delivery")
 FUNCTION = "dutiful"  # the one function of Dutiful's Arq workers
 PIPELINE = 500  # messages that are sent in one round trip
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 2.0, 5.0  # seconds
+# Arq hides a message for less than a minute: while it is in a worker's hand, or deferred. What is hidden for longer, or
+# for ever, was not written by Arq. Ten minutes leave room for clocks that differ.
+LONGEST_HIDDEN_MS = 10 * 60 * 1000
 KEPT_MS = 7 * 24 * 3600 * 1000  # a message that no worker has taken by then is dropped by Redis, and delivered again
 # Arq takes messages in the order of their scores, which are times. A better priority is a time further back: all that
 # has it goes before all that has a worse one. Messages of one millisecond go by their names, which begin with ids.
+NO_JOB = "no message"  # in place of an id
 LOWEST_PRIORITY = 1_000
 STEP_MS = 365 * 24 * 3600 * 1000
 
@@ -58,6 +63,17 @@ def encode(value: Any) -> bytes:
 def decode(raw: bytes) -> dict[str, Any]:
     found = _wire.decode(raw)
     return {"f": found.f, "a": found.a, "k": {}, "t": None, "et": found.et}
+
+
+def decode_any(raw: bytes) -> dict[str, Any]:
+    """What is no message becomes one that names no job: Arq would log an error with its traceback for each."""
+    try:
+        found = _wire.decode(raw)
+    except msgspec.DecodeError:
+        found = None
+    if found is None or found.f != FUNCTION:
+        return {"f": FUNCTION, "a": (NO_JOB,), "k": {}, "t": None, "et": 0}
+    return {"f": FUNCTION, "a": found.a, "k": {}, "t": None, "et": found.et}
 
 
 def settings_of(address: RedisAddress) -> RedisSettings:
@@ -145,7 +161,8 @@ class QueueNames:
         async with redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.zcard(self.key(name))
-            return [name for name, count in zip(names, await pipe.execute(), strict=True) if count]
+            counts = await pipe.execute(raise_on_error=False)  # a key of another type may have the name of one
+            return [name for name, count in zip(names, counts, strict=True) if isinstance(count, int) and count]
 
     async def read_known(self, redis: ArqRedis) -> list[str]:
         found: Any = redis.smembers(self.known)
@@ -172,27 +189,47 @@ class ArqBackend:
     async def _send(self, messages: Sequence[Message]) -> list[str | None]:
         now = time.time_ns() // 1_000_000
         ids: list[str | None] = []
+        keys = [self.names.key(message.queue_name) for message in messages]
         async with self._asking() as redis, redis.pipeline(transaction=False) as pipe:
             queues = {message.queue_name for message in messages}
             pipe.sadd(self.names.known, *queues)
-            for message in messages:
+            for message, key in zip(messages, keys, strict=True):
                 name = delivery_id(message.payload)
                 body = serialize_job(FUNCTION, (message.payload["job_id"],), {}, None, now, serializer=encode)
                 pipe.set(job_key_prefix + name, body, px=KEPT_MS)
-                pipe.zadd(self.names.key(message.queue_name), {name: _score(now, message.payload)}, nx=True)
+                pipe.zadd(key, {name: _score(now, message.payload)}, nx=True)
                 ids.append(name)
-            await pipe.execute()
+            known, *answers = await pipe.execute(raise_on_error=False)
+            added = answers[1::2]
+            for answer in (known, *answers[::2], *(one for one in added if not _is_wrong_type(one))):
+                if isinstance(answer, Exception):
+                    raise answer
+        refused = {m.queue_name: key for m, key, one in zip(messages, keys, added, strict=True) if _is_wrong_type(one)}
+        if refused:
+            held = ", ".join(sorted(refused.values()))[:500]
+            problem = f"Redis at {self.address} has something else than a queue in {held}"
+            raise QueueRefused(refused, problem, "delete or rename it there, and the jobs are delivered")
         return ids
 
     def queue_key(self, queue: str) -> str:
         return self.names.key(queue)
 
+    def delivery_name(self, job_id: UUID, number: int) -> str:
+        return delivery_id({"job_id": job_id, "number": number})
+
     async def missing(self, delivered: Sequence[tuple[str, str]]) -> set[str]:
+        """Those that Redis does not have; and those that no worker would ever take, which it has no more then."""
         lost: set[str] = set()
         async with self._asking() as redis:
             for queue in {queue for queue, _ in delivered}:
-                names = [name for of, name in delivered if of == queue]
-                scores = await redis.zmscore(self.names.key(queue), names)
+                key, names = self.names.key(queue), [name for of, name in delivered if of == queue]
+                try:
+                    await drop_hidden(redis, key, names)
+                    scores = await redis.zmscore(key, names)
+                except ResponseError as error:
+                    if not _is_wrong_type(error):
+                        raise
+                    scores = [None] * len(names)
                 lost |= {name for name, score in zip(names, scores, strict=True) if score is None}
         return lost
 
@@ -241,6 +278,31 @@ class ArqBackend:
             yield self._redis
         except (RedisError, OSError, TimeoutError) as error:
             raise away(self.address, error) from error
+
+
+async def drop_hidden(redis: ArqRedis, key: str, names: Sequence[str]) -> int:
+    """Deletes those messages of a queue that no worker would ever take, and what hides them; returns how many."""
+    async with redis.pipeline(transaction=False) as pipe:
+        pipe.zmscore(key, [*names])
+        for name in names:
+            pipe.pttl(in_progress_key_prefix + name)
+        scores, *expiries = await pipe.execute()
+    latest = time.time_ns() // 1_000_000 + LONGEST_HIDDEN_MS
+    hidden = {
+        name
+        for name, score, expiry in zip(names, scores, expiries, strict=True)
+        # -1: a key that never expires. Arq takes a score of 0 for none.
+        if score is not None and (expiry == -1 or expiry > LONGEST_HIDDEN_MS or score == 0 or score > latest)
+    }
+    if hidden:
+        await redis.zrem(key, *hidden)
+        await redis.delete(*(in_progress_key_prefix + name for name in hidden))
+    return len(hidden)
+
+
+def _is_wrong_type(answer: object) -> bool:
+    """Whether a key that has the name of a queue holds something else."""
+    return isinstance(answer, ResponseError) and "WRONGTYPE" in str(answer)
 
 
 def away(address: RedisAddress, error: BaseException) -> BackendAway:

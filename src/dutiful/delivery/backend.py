@@ -73,6 +73,12 @@ class NamesQueues(Protocol):
         """What the broker calls a queue."""
 
 
+@runtime_checkable
+class NamesDeliveries(Protocol):
+    def delivery_name(self, job_id: UUID, number: int) -> str:
+        """What the broker calls a delivery, whatever the store says: any client may write there."""
+
+
 def place_of(backend: QueueBackend, queue: str) -> str:
     """Where a delivery of this queue is, for people."""
     return f"the Arq queue {backend.queue_key(queue)}" if isinstance(backend, NamesQueues) else "the broker"

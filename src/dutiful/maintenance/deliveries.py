@@ -83,9 +83,9 @@ class Redelivery:
         unsent = [job for job in page if not job.outstanding and _waited(job, now) >= max(age, _patience(job))]
         old = [job for job in page if job.outstanding and job.delivered_at is not None]
         old = [job for job in old if job.delivered_at is not None and now - job.delivered_at >= max(age, LOST_AFTER)]
-        lost = await self._dispatcher.missing([(job.queue, job.backend_job_id or "") for job in old])
+        lost = await self._dispatcher.missing(old)
         parcels = [_next_parcel(job) for job in unsent]
-        parcels += [_same_parcel(job) for job in old if job.backend_job_id in lost]
+        parcels += [_same_parcel(job) for job in old if job.job_id in lost]
         return await self._dispatcher.deliver(parcels)
 
 

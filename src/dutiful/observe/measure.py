@@ -1,7 +1,7 @@
 """Measures every metric of the catalogue with a bounded number of queries, whose cost does not grow with jobs."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -12,15 +12,17 @@ from dutiful.core.metrics.estimate import Bounds, sum_bounds
 from dutiful.core.metrics.last import EndedAttempts, last_attempts
 from dutiful.core.metrics.sketch import Sketch, merged, quantiles
 from dutiful.core.states import State
+from dutiful.declare.lane import ANY
 from dutiful.observe.deliveries import DeliveryCounts, count_deliveries
 from dutiful.store import Store
 from dutiful.store.breakers import BreakerRecord
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
-from dutiful.store.metrics import ENDS, FAILURES, LETTERS, AttemptStats, Depth, Gauges
+from dutiful.store.metrics import ENDS, FAILURES, LETTERS, OTHERS, AttemptStats, Depth, Gauges
 from dutiful.store.workers import WorkerRecord
 
 WINDOW = timedelta(minutes=WINDOW_MINUTES)
 STUCK = timedelta(hours=1)
+MOST_SERIES = 1_000  # queues and kinds in one state that are measured one by one
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 DEPTHS = {State.READY: "pending", State.SCHEDULED: "scheduled", State.BLOCKED: "blocked", State.RUNNING: "running"}
 
@@ -36,6 +38,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Sequence[BreakerRecord]
     gauges: Gauges
     pauses: Sequence[Pause]
+    named: Set[str] = frozenset()  # queues that are measured however many there are
     deliveries: DeliveryCounts | None = None  # if a broker delivers the jobs
 
 
@@ -46,35 +49,72 @@ async def take_snapshot(
     attempts: Sequence[AttemptStats] | None = None,
     now: datetime | None = None,
     broker: bool = False,
+    queues: Iterable[str] = (),
 ) -> FleetSnapshot:
     """Queries one after the other, to leave connections to workers; `attempts` are given by callers that have them.
 
-    `broker`: whether one delivers the jobs.
+    `broker`: whether one delivers the jobs; `queues`: those that are measured however many others there are, besides
+    what lanes serve by name, and what is paused.
     """
+    workers, pauses = await store.workers.all(), await store.control.pauses()
+    named = {*queues, *(pause.name for pause in pauses if pause.scope is PauseScope.QUEUE), *served_by_name(workers)}
     return FleetSnapshot(
         at=now or datetime.now(UTC),
-        depths=await store.metrics.depths(),
+        depths=folded(await store.metrics.depths(named=named), named, {kind for one in workers for kind in one.kinds}),
+        named=named,
         attempts=await store.metrics.recent(since, now=now) if attempts is None else attempts,
         last=await store.metrics.last(now=now),
-        workers=await store.workers.all(),
+        workers=workers,
         breakers=await store.breakers.all(now=now),
-        gauges=await store.metrics.gauges(STUCK, now=now),
-        pauses=await store.control.pauses(),
+        gauges=await store.metrics.gauges(STUCK, named=named, now=now),
+        pauses=pauses,
         deliveries=await count_deliveries(store.deliveries) if broker else None,
     )
 
 
 async def measure(
-    store: Store, *, since: timedelta = WINDOW, now: datetime | None = None, broker: bool = False
+    store: Store,
+    *,
+    since: timedelta = WINDOW,
+    now: datetime | None = None,
+    broker: bool = False,
+    queues: Iterable[str] = (),
 ) -> list[Sample]:
     """Measures all METRICS; rates and quantiles cover the time `since`."""
-    return samples(await take_snapshot(store, since=since, now=now, broker=broker))
+    return samples(await take_snapshot(store, since=since, now=now, broker=broker, queues=queues))
+
+
+def served_by_name(workers: Iterable[WorkerRecord]) -> set[str]:
+    """The queues that lanes of live workers name."""
+    lanes = (lane for worker in workers if worker.alive for lane in worker.lanes.values())
+    return {queue for lane in lanes for queue in lane.queues if queue != ANY}
+
+
+def folded(depths: Sequence[Depth], named: Collection[str], kinds: Collection[str]) -> list[Depth]:
+    """The depths of each state, of which the smallest are added up if they are too many: who may enqueue may invent
+    any number of queues and kinds. First are those of the queues in `named`, of them those of `kinds`."""
+    found: list[Depth] = []
+    by_state: dict[State, list[Depth]] = {}
+    for one in depths:
+        by_state.setdefault(one.state, []).append(one)
+    for state, some in by_state.items():
+        if len(some) > MOST_SERIES:
+            some.sort(key=lambda one: (one.queue not in named, one.kind not in kinds, -one.count, one.queue, one.kind))
+        found += some[:MOST_SERIES]
+        rest: dict[str, list[Depth]] = {}
+        for one in some[MOST_SERIES:]:
+            rest.setdefault(one.queue if one.queue in named else OTHERS, []).append(one)
+        found += [
+            Depth(queue=queue, kind=OTHERS, state=state, count=_count(others), bounds=_bounds(others))
+            for queue, others in rest.items()
+        ]
+    return found
 
 
 def samples(fleet: FleetSnapshot) -> list[Sample]:
     """Returns samples in the order of the catalogue, then of labels."""
     paused = _paused_queues(fleet)
-    found = [*_depths(fleet.depths, paused), *_waits(fleet, paused), *_kinds(fleet.attempts), *_lanes(fleet.workers)]
+    found = [*_depths(fleet, paused), *_waits(fleet, paused), *_kinds(fleet.attempts), *_lanes(fleet.workers)]
     found += _last(fleet)
     found += [
         Sample(
@@ -118,14 +158,18 @@ def _paused_queues(fleet: FleetSnapshot) -> frozenset[str]:
     return frozenset(filter(is_paused, queues))
 
 
-def _depths(depths: Iterable[Depth], paused: Collection[str]) -> Iterator[Sample]:
+def _depths(fleet: FleetSnapshot, paused: Collection[str]) -> Iterator[Sample]:
     by_metric: dict[str, dict[tuple[str, str], list[Depth]]] = {metric: {} for metric in DEPTHS.values()}
-    for one in depths:
+    for one in fleet.depths:
         metric = "blocked" if one.state is State.READY and one.queue in paused else DEPTHS[one.state]
         by_metric[metric].setdefault((one.queue, one.kind), []).append(one)
     for metric, by_kind in by_metric.items():
         for (queue, kind), some in by_kind.items():
             yield Sample(metric, _count(some), {"queue": queue, "kind": kind}, bounds=_bounds(some))
+    ready = [one for one in fleet.depths if one.state is State.READY]
+    if any(one.bounds.everywhere for one in ready if one.bounds):  # others may have been overlooked, but not these
+        for queue in fleet.named - {one.queue for one in ready}:
+            yield Sample("pending", 0, {"queue": queue, "kind": OTHERS}, bounds=Bounds(0, 0))
     waiting = [one for some in by_metric["pending"].values() for one in some]
     bounds = _bounds(waiting)
     # All queues were read, so that of all together none is unseen.
@@ -145,9 +189,15 @@ def _bounds(depths: Sequence[Depth]) -> Bounds | None:
 
 
 def _waits(fleet: FleetSnapshot, paused: Collection[str]) -> Iterator[Sample]:
-    for queue, since in fleet.gauges.due_since.items():
+    due_since = fleet.gauges.due_since
+    for queue, since in due_since.items():
         if queue not in paused:
-            yield Sample("oldest_pending_seconds", _age(since, fleet.at), {"queue": queue})
+            age = _age(since, fleet.at)
+            bounds = Bounds(age, math.inf, unseen=math.inf, everywhere=True) if queue == OTHERS else None
+            yield Sample("oldest_pending_seconds", age, {"queue": queue}, bounds=bounds)
+    if OTHERS in due_since:  # others may have been overlooked, but not these
+        for queue in fleet.named - due_since.keys() - set(paused):
+            yield Sample("oldest_pending_seconds", 0, {"queue": queue}, bounds=Bounds(0, 0))
 
 
 def _age(since: datetime, now: datetime) -> float:

@@ -15,14 +15,15 @@ class Metrics(OperatorPart):
     async def samples(self, since: timedelta = WINDOW) -> list[Sample]:
         """All metrics; rates and quantiles cover the time `since`."""
         self._actor.check_fleetwide("metrics")
-        return await measure(self._store, since=since, broker=self._has_broker)
+        return await measure(self._store, since=since, broker=self._has_broker, queues=self._actor.queues)
 
     async def counted(self) -> tuple[FleetSnapshot, list[AttemptStats]]:
         """The present state and all totals, from which callers compute their own metrics."""
         self._actor.check_fleetwide("metrics")
         # Concurrently: totals are added up while the database counts jobs.
         (lately, ever), seen = await asyncio.gather(
-            self._store.metrics.counted(WINDOW), take_snapshot(self._store, attempts=(), broker=self._has_broker)
+            self._store.metrics.counted(WINDOW),
+            take_snapshot(self._store, attempts=(), broker=self._has_broker, queues=self._actor.queues),
         )
         return msgspec.structs.replace(seen, attempts=lately), ever
 

@@ -49,7 +49,10 @@ Cursor = tuple[str, int, int, UUID]
 
 class DeliveryStore(Protocol):
     async def record(self, sent: Sequence[Delivered], *, now: datetime | None = None) -> None:
-        """Stores deliveries, at most one of a job; an older one than is stored changes nothing, nor one of no job."""
+        """Stores deliveries, at most one of a job.
+
+        An older one than is stored changes nothing, nor one of no job, nor one whose number is not the next.
+        """
 
     async def take(self, taken: Sequence[tuple[UUID, str]]) -> None:
         """Notes that these deliveries, by job and backend_job_id, have left the broker without a claim."""

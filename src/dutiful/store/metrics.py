@@ -4,7 +4,7 @@ Each write of a worker, a turn, adds what it has counted since the last one. A m
 minutes, hours and totals that only grow. All are integers, so the order of addition does not matter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -23,6 +23,10 @@ FAILURES = frozenset({"failed", "retried"})
 """Outcomes that are failures."""
 ENDS = FAILURES | {"completed", "completed_with_errors", "cancelled"}
 """Outcomes that count: snoozed, released and lost attempts are given back, and say nothing about the kind."""
+MOST_LEVELS = 1_000
+"""So many queue levels are read one by one: who may enqueue may invent any number of queues."""
+OTHERS = ""
+"""The name under which the jobs of all other queues, or kinds, are added up; no queue or kind has it."""
 LETTERS = 100_000
 """Dead letters are counted up to this number."""
 
@@ -126,7 +130,9 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """The gauges that alerts watch."""
 
-    due_since: dict[str, datetime]  # by queue: its oldest job that waits
+    due_since: dict[
+        str, datetime
+    ]  # by queue: its oldest job that waits; OTHERS: the oldest that was seen of all others
     dead_letters: int  # that wait for review, up to LETTERS
     stuck: int  # jobs that have been running for too long
 
@@ -158,9 +164,15 @@ class MetricStore(Protocol):
         """The last attempts of each kind by minute, the newest first: at least LAST of them, however long ago, and all
         of the last WINDOW."""
 
-    async def depths(self, *, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, *, tenant: str | None = None, named: Collection[str] = ()) -> list[Depth]:
         """How many jobs wait or run, by queue, kind and place, at a cost that does not grow with them: beyond 10,000
-        in a place (5,000 of a tenant), or 20,000 that run, it may be an estimate, and says between which bounds."""
+        in a place (5,000 of a tenant), or 20,000 that run, it may be an estimate, and says between which bounds.
 
-    async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
-        """Gauges over all tenants, at a bounded cost; `stuck_after` is how long a job may run."""
+        Of more than MOST_LEVELS queue levels, those of the queues in `named` are read; others may be overlooked, which
+        the bounds say.
+        """
+
+    async def gauges(
+        self, stuck_after: timedelta, *, named: Collection[str] = (), now: datetime | None = None
+    ) -> Gauges:
+        """Gauges over all tenants, at a bounded cost; `stuck_after`: how long a job may run; `named` as in `depths`."""

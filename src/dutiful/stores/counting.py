@@ -10,8 +10,8 @@ from dutiful.core.metrics.estimate import Share, View, total
 from dutiful.core.review.state import OPEN
 from dutiful.core.states import FINAL, State
 from dutiful.store.dead_letters import DeadLetterCounts
-from dutiful.store.metrics import Depth
-from dutiful.store.queries import QueueRecord
+from dutiful.store.metrics import OTHERS, Depth
+from dutiful.store.queries import MOST_QUEUES, QueueRecord
 
 EXACT = 10_000
 """Up to this many jobs of a state are counted exactly."""
@@ -48,22 +48,48 @@ def counted(rows: Iterable[tuple[str, str, int]]) -> View[Sort]:
 
 
 def by_queue(
-    depths: Iterable[Depth], oldest: Mapping[str, datetime], paused: Collection[str], *, empty: bool
+    depths: Iterable[Depth],
+    oldest: Mapping[str, datetime],
+    paused: Collection[str],
+    *,
+    empty: bool,
+    named: Collection[str] = (),
 ) -> list[QueueRecord]:
-    """One record per queue; `empty` includes paused queues without jobs."""
+    """One record per queue, and one of all others if they are too many; `empty` includes paused queues without jobs."""
     found: dict[str, list[Depth]] = {name: [] for name in paused} if empty else {}
     for depth in depths:
         found.setdefault(depth.queue, []).append(depth)
-    return [
+    first, rest = sorted(found), list[str]()
+    if len(first) > MOST_QUEUES:
+        by_size = {queue: -sum(depth.count for depth in there) for queue, there in found.items()}
+        first.sort(key=lambda queue: (queue not in named, queue not in paused, by_size[queue], queue))
+        first, rest = sorted(first[:MOST_QUEUES]), first[MOST_QUEUES:]
+    records = [
         QueueRecord(
             queue=queue,
-            **by_state(there),
+            **by_state(found[queue]),
             oldest_ready_at=oldest.get(queue),
             paused=queue in paused,
-            estimated=any(depth.estimated for depth in there),
+            estimated=any(depth.estimated for depth in found[queue]),
         )
-        for queue, there in sorted(found.items())
+        for queue in first
     ]
+    if rest:
+        others = [depth for queue in rest for depth in found[queue]]
+        ages = [oldest[queue] for queue in (*rest, OTHERS) if queue in oldest]
+        estimated = any(depth.estimated for depth in others)
+        since = min(ages, default=None)
+        records.append(
+            QueueRecord(
+                queue=OTHERS,
+                **by_state(others),
+                oldest_ready_at=since,
+                paused=False,
+                estimated=estimated,
+                queues=len(rest),
+            )
+        )
+    return records
 
 
 def by_state(depths: Iterable[Depth]) -> dict[str, int]:

@@ -71,6 +71,15 @@ class DeliverySuite:
         assert (record.backend_job_id, other.backend_job_id) == (f"{job_id}:2", None)
         assert [(job.number, job.delivered_at) for job in await waiting(store)] == [(2, at(2)), (0, None)]
 
+    async def test_a_delivery_whose_number_is_not_the_next_changes_nothing(self, store: Store) -> None:
+        job_id, never = await enqueue_one(store), await enqueue_one(store)
+        await deliver(store, job_id)
+        for number in (-1, 0, 3, 2**31 - 1):
+            await deliver(store, job_id, number, now=at(1))
+        await deliver(store, never, 2)
+
+        assert [(job.number, job.delivered_at) for job in await waiting(store)] == [(1, T0), (0, None)]
+
     async def test_ready_jobs_are_read_page_by_page_and_no_others(self, store: Store) -> None:
         late = await enqueue_one(store, priority=200)
         elsewhere = await enqueue_one(store, queue="elsewhere")

@@ -30,10 +30,19 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def most_unseen(samples: Iterable[Sample], labels: Mapping[str, str]) -> float:
-    """The upper bound of a series that has no sample, from the estimates of the same metric; 0 if all was counted."""
+    """The upper bound of a series that has no sample, from the estimates of the same metric; 0 if all was counted.
+
+    What is known of its own queue counts, or else what may be in any.
+    """
     queue = labels.get("queue")
-    known = [(sample.bounds, sample.labels.get("queue")) for sample in samples if sample.bounds]
-    return max((bounds.unseen for bounds, its in known if bounds.everywhere or its == queue), default=0.0)
+    own, everywhere = list[float](), [0.0]
+    for sample in samples:
+        bounds = sample.bounds or Bounds(0.0, 0.0)
+        if bounds.everywhere:
+            everywhere.append(bounds.unseen)
+        elif queue is not None and sample.labels.get("queue") == queue:
+            own.append(bounds.unseen)
+    return max(own or everywhere)
 
 
 WINDOW_MINUTES = 5  # of rates and quantiles

@@ -1,6 +1,6 @@
 """Metrics: what workers have counted is added, rolled up into minutes, hours and totals, and read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -55,11 +55,13 @@ class SqliteMetrics(Subject):
         rows = db.rows(SQL["last"], {"now": clock(now), "a_minute": _MINUTE})
         return last_by_kind((kind, moment(minute), count, failed) for kind, minute, count, failed in rows)
 
-    async def depths(self, *, tenant: str | None = None) -> list[Depth]:
-        return await self._engine.browse(lambda db: metrics_depths.depths(db, tenant))
+    async def depths(self, *, tenant: str | None = None, named: Collection[str] = ()) -> list[Depth]:
+        return await self._engine.browse(lambda db: metrics_depths.depths(db, tenant, named))
 
-    async def gauges(self, stuck_after: timedelta, *, now: datetime | None = None) -> Gauges:
-        return await self._engine.browse(lambda db: metrics_depths.gauges(db, stuck_after, clock(now)))
+    async def gauges(
+        self, stuck_after: timedelta, *, named: Collection[str] = (), now: datetime | None = None
+    ) -> Gauges:
+        return await self._engine.browse(lambda db: metrics_depths.gauges(db, stuck_after, named, clock(now)))
 
 
 def _add(db: Connection, worker_id: bytes, turn: int, stats: Sequence[AttemptStats], now: int) -> None:

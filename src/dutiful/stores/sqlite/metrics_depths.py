@@ -8,19 +8,20 @@ is equally likely to be read, whatever is around it.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
+from math import inf
 from random import Random
 from statistics import median
 from typing import Any
 
-from dutiful.core.metrics.estimate import Share, View
+from dutiful.core.metrics.estimate import Bounds, Share, View
 from dutiful.core.states import State
-from dutiful.store.metrics import LETTERS, Depth, Gauges
+from dutiful.store.metrics import LETTERS, MOST_LEVELS, OTHERS, Depth, Gauges
 from dutiful.stores.counting import EXACT, RUNNING, Sort, counted, depths_of
-from dutiful.stores.sqlite.claims import queue_levels
+from dutiful.stores.sqlite.claims import each_queue_level
 from dutiful.stores.sqlite.engine import SQL, Connection, Row
 from dutiful.stores.sqlite.engine.codec import moment, span, to_json
 from dutiful.stores.sqlite.engine.driver import ReplacedRow, stored
@@ -42,18 +43,18 @@ _Level = dict[str, Any]
 _Part = tuple[int, int]  # both ends belong to it
 
 
-def depths(db: Connection, tenant: str | None) -> list[Depth]:
+def depths(db: Connection, tenant: str | None, named: Collection[str] = ()) -> list[Depth]:
     return [
         *_waiting(db, State.SCHEDULED, tenant),
-        *_waiting(db, State.READY, tenant),
+        *_ready(db, tenant, named),
         *_waiting(db, State.BLOCKED, tenant),
         *_running(db, tenant),
     ]
 
 
-def gauges(db: Connection, stuck_after: timedelta, now: int) -> Gauges:
+def gauges(db: Connection, stuck_after: timedelta, named: Collection[str], now: int) -> Gauges:
     return Gauges(
-        due_since=due_since(db, None),
+        due_since=due_since(db, None, named),
         dead_letters=unreviewed(db, None),
         stuck=db.value(SQL["count_stuck"], (now - span(stuck_after),)),
     )
@@ -67,20 +68,43 @@ def unreviewed(db: Connection, tenant: str | None) -> int:
 
 
 def _waiting(db: Connection, state: State, tenant: str | None) -> list[Depth]:
-    table, whose, chance = f"dutiful_{state}", "" if tenant is None else "_of_tenant", Random()
-    asked = {"tenant": tenant, "limit": EXACT + 1}
-    if db.value(SQL[f"count_up_to{whose}"].replace("{table}", table), asked) <= EXACT:
-        return depths_of(state, [counted(db.rows(SQL[f"count_table{whose}"].replace("{table}", table), asked))])
-    if state is not State.READY:
-        sampled = Sampled(db, SQL[f"sampled_table{whose}"].replace("{table}", table), f"{table}.rowid", tenant=tenant)
-        return depths_of(state, [sampled.view(_MOST_WINDOWS, _SHORT, chance)], everywhere=True)
-    found = _levels(db, tenant)
+    if (exact := _counted(db, state, tenant)) is not None:
+        return exact
+    table, whose = f"dutiful_{state}", "" if tenant is None else "_of_tenant"
+    sampled = Sampled(db, SQL[f"sampled_table{whose}"].replace("{table}", table), f"{table}.rowid", tenant=tenant)
+    return depths_of(state, [sampled.view(_MOST_WINDOWS, _SHORT, Random())], everywhere=True)
+
+
+def _ready(db: Connection, tenant: str | None, named: Collection[str]) -> list[Depth]:
+    if (exact := _counted(db, State.READY, tenant)) is not None:
+        return exact
+    found, crowded = _levels(db, tenant, named)
     # All levels share one budget.
-    few = min(max(EXACT // len(found), _FEWEST_WINDOWS), _SHORT)
-    windows = min(max(_WINDOWS // len(found), _FEWEST_WINDOWS), _MOST_WINDOWS)
+    few = min(max(EXACT // max(len(found), 1), _FEWEST_WINDOWS), _SHORT)
+    windows = min(max(_WINDOWS // max(len(found), 1), _FEWEST_WINDOWS), _MOST_WINDOWS)
     # Each level by itself, so that a short one is exact beside a long one.
-    rows = _rows_of_level(tenant)
-    return depths_of(state, [Sampled(db, rows, "seq", **level).view(windows, few, chance) for level in found])
+    rows, chance = _rows_of_level(tenant), Random()
+    views = [Sampled(db, rows, "seq", **level).view(windows, few, chance) for level in found]
+    looked = {level["queue"] for level in found}
+    return [*depths_of(State.READY, views), *(_overlooked(db, tenant, looked) if crowded else ())]
+
+
+def _overlooked(db: Connection, tenant: str | None, looked: Collection[str]) -> Iterator[Depth]:
+    """The least that there is in other queues: what is among the jobs that were made first."""
+    whose = "" if tenant is None else "_of_tenant"
+    for queue, kind, count in db.rows(SQL[f"count_first{whose}"], {"tenant": tenant, "limit": EXACT}):
+        if queue not in looked:
+            bounds = Bounds(count, inf, unseen=inf, everywhere=True)
+            yield Depth(queue=queue, kind=kind, state=State.READY, count=count, bounds=bounds)
+
+
+def _counted(db: Connection, state: State, tenant: str | None) -> list[Depth] | None:
+    """Exact counts; None if there are too many."""
+    table, whose = f"dutiful_{state}", "" if tenant is None else "_of_tenant"
+    asked = {"tenant": tenant, "limit": EXACT + 1}
+    if db.value(SQL[f"count_up_to{whose}"].replace("{table}", table), asked) > EXACT:
+        return None
+    return depths_of(state, [counted(db.rows(SQL[f"count_table{whose}"].replace("{table}", table), asked))])
 
 
 def _running(db: Connection, tenant: str | None) -> list[Depth]:
@@ -94,26 +118,47 @@ def _running(db: Connection, tenant: str | None) -> list[Depth]:
     return depths_of(State.RUNNING, [View(shares, leases)], everywhere=True)
 
 
-def due_since(db: Connection, tenant: str | None) -> dict[str, datetime]:
+def due_since(db: Connection, tenant: str | None, named: Collection[str] = ()) -> dict[str, datetime]:
     """Since when the oldest ready job of each queue has been due."""
     oldest: dict[str, datetime] = {}
-    statement = SQL["due_since"].replace("{rows}", _rows_of_level(tenant))
-    for level in _levels(db, tenant):
-        since = moment(db.value(statement, {**level, "at": FIRST}))
+    first = SQL["first_job"].replace("{rows}", _rows_of_level(tenant))
+    levels, crowded = _levels(db, tenant, named)
+    for level in levels:
+        since = moment(db.value(SQL["due_since"], (db.value(first, level),)))
         oldest[level["queue"]] = min(since, oldest.get(level["queue"], since))
+    if crowded:
+        asked = {"tenant": tenant, "limit": MOST_LEVELS, "looked": to_json(list(oldest))}
+        if other := db.value(SQL["first_overlooked" if tenant is None else "first_overlooked_of_tenant"], asked):
+            oldest[OTHERS] = moment(db.value(SQL["due_since"], (other,)))
     return oldest
 
 
-def _levels(db: Connection, tenant: str | None) -> list[_Level]:
+def _levels(db: Connection, tenant: str | None, named: Collection[str]) -> tuple[list[_Level], bool]:
+    """The queue levels that have jobs; if there are too many, those of `named`, and True."""
+    found = list(islice(_walk(db, tenant), MOST_LEVELS + 1))
+    if len(found) <= MOST_LEVELS:
+        return found, False
+    own = (islice(_walk_queue(db, tenant, queue), MOST_LEVELS // 10) for queue in named)
+    return list(chain.from_iterable(own)), True
+
+
+def _walk(db: Connection, tenant: str | None) -> Iterator[_Level]:
     if tenant is None:
-        return [{"queue": queue, "priority": priority} for queue, priority in queue_levels(db)]
-    found: list[_Level] = []
+        yield from ({"queue": queue, "priority": priority} for queue, priority in each_queue_level(db))
+        return
     level = db.row(SQL["first_level_of_tenant"], (tenant,))
     while level is not None:
         if not isinstance(level, ReplacedRow):
-            found.append({"tenant": tenant, "queue": level[0], "priority": level[1]})
+            yield {"tenant": tenant, "queue": level[0], "priority": level[1]}
         level = db.row(SQL["next_level_of_tenant"], (tenant, *stored(level)))
-    return found
+
+
+def _walk_queue(db: Connection, tenant: str | None, queue: str) -> Iterator[_Level]:
+    statement = SQL["next_priority" if tenant is None else "next_priority_of_tenant"]
+    level: _Level = {"queue": queue, "priority": FIRST} | ({} if tenant is None else {"tenant": tenant})
+    while (priority := db.value(statement, level)) is not None:
+        level = level | {"priority": priority}
+        yield level
 
 
 def _rows_of_level(tenant: str | None) -> str:

@@ -51,4 +51,4 @@ from (
 group by e.outcome;
 
 -- name: queue_level_heads
-select queue, min(due_at) from {schema}.queue_level_heads($1) group by queue;
+select queue, min(due_at) from {schema}.queue_level_heads($1, $2, $3) group by queue;

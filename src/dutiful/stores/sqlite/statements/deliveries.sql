@@ -1,7 +1,8 @@
 -- name: record_delivery
--- The same one again was sent because the broker had lost it.
+-- The same one again was sent because the broker had lost it. Numbers follow each other.
 INSERT INTO dutiful_delivery AS d (job_id, backend_job_id, number, attempt, delivered_at)
 SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM dutiful_job WHERE id = ?1)
+  AND ?3 BETWEEN 1 AND coalesce((SELECT number FROM dutiful_delivery WHERE job_id = ?1), 0) + 1
 ON CONFLICT (job_id) DO UPDATE
 SET backend_job_id = excluded.backend_job_id, number = excluded.number, attempt = excluded.attempt,
     delivered_at = excluded.delivered_at, taken = d.taken AND d.number = excluded.number

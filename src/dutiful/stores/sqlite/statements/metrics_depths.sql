@@ -58,14 +58,48 @@ WHERE tenant = ? ORDER BY queue, priority LIMIT 1;
 SELECT queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
 WHERE tenant = ? AND (queue, priority) > (CAST(? AS TEXT), ?) ORDER BY queue, priority LIMIT 1;
 
+-- name: next_priority
+SELECT priority FROM dutiful_ready WHERE queue = :queue AND priority > :priority ORDER BY priority LIMIT 1;
+
+-- name: next_priority_of_tenant
+SELECT priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
+WHERE tenant = :tenant AND queue = :queue AND priority > :priority ORDER BY priority LIMIT 1;
+
+-- name: count_first
+-- Of the jobs that were made first.
+SELECT queue, kind, count(*)
+FROM (SELECT queue, kind FROM dutiful_ready INDEXED BY dutiful_ready_job ORDER BY job_id LIMIT :limit)
+GROUP BY queue, kind;
+
+-- name: count_first_of_tenant
+SELECT queue, kind, count(*)
+FROM (SELECT queue, kind FROM dutiful_ready INDEXED BY dutiful_ready_tenant WHERE tenant = :tenant
+      ORDER BY queue, priority LIMIT :limit)
+GROUP BY queue, kind;
+
+-- name: first_overlooked
+-- Of the jobs that were made first, the one that has been due the longest in a queue that was not looked at.
+SELECT job_id
+FROM (SELECT job_id, queue, seq FROM dutiful_ready INDEXED BY dutiful_ready_job ORDER BY job_id LIMIT :limit)
+WHERE queue NOT IN (SELECT value FROM json_each(:looked)) ORDER BY seq LIMIT 1;
+
+-- name: first_overlooked_of_tenant
+SELECT job_id
+FROM (SELECT job_id, queue, seq FROM dutiful_ready INDEXED BY dutiful_ready_tenant WHERE tenant = :tenant
+      ORDER BY queue, priority, seq LIMIT :limit)
+WHERE queue NOT IN (SELECT value FROM json_each(:looked)) ORDER BY seq LIMIT 1;
+
+-- name: first_job
+SELECT job_id FROM {rows} IS NOT NULL ORDER BY seq LIMIT 1;
+
 -- name: due_since
--- Since when the first job of a queue level has been due: a retry since its last attempt, or the time that this set.
+-- Since when a ready job has been due: a retry since its last attempt, or the time that this set.
 SELECT max(j.created_at, coalesce(j.run_at, 0),
            coalesce((SELECT coalesce(a.next_at, a.ended_at) FROM dutiful_attempt a
                      WHERE a.job_id = j.id AND a.outcome NOT IN ('refused', 'released', 'lost')
                      ORDER BY a.id DESC LIMIT 1), 0))
 FROM dutiful_job j
-WHERE j.id = (SELECT job_id FROM {rows} >= :at ORDER BY seq LIMIT 1);
+WHERE j.id = ?;
 
 -- name: count_unreviewed
 SELECT count(*) FROM (SELECT 1 FROM dutiful_dead_letter WHERE status = 'pending_review' LIMIT :limit);

@@ -86,9 +86,11 @@ end $$;
 -- Counts the ready jobs by queue and kind: exactly if there are up to p_exact, or where a queue level has up to p_short
 -- or, of many levels, its share of p_exact. Up to 24 longer levels are sampled each by itself; of more, the pages of
 -- all are, because each level costs several look-ups. Otherwise along the indexes, because a table from which many were
--- taken may have few jobs on many pages. What was sampled together has one number, `view`.
-create or replace function {schema}.ready_depths(p_tenant text, p_exact int, p_short int, p_windows int, p_pages int)
-returns table (view int, queue text, kind text, jobs double precision, squares double precision, seen bigint,
+-- taken may have few jobs on many pages. Of more than p_most levels, those of p_named are looked at, and the others are
+-- sampled by their pages. What was sampled together has one number, `view`: -1 if queues may have been overlooked.
+create or replace function {schema}.ready_depths(
+    p_tenant text, p_named text[], p_most int, p_exact int, p_short int, p_windows int, p_pages int
+) returns table (view int, queue text, kind text, jobs double precision, squares double precision, seen bigint,
                windows int)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$ #variable_conflict use_column
@@ -99,26 +101,12 @@ declare
     v_few        int;
     v_long       bigint[];
     v_is_long    boolean[];
+    v_crowded    boolean;
     v_looked     {schema}.depth_sample[];
     v_seen       bigint;
 begin
-    execute format(
-        $sql$
-        with recursive level as (
-            (select r.queue, r.priority from {schema}.ready r where %1$s
-             order by r.queue, r.priority, r.seq limit 1)
-            union all
-            select n.queue, n.priority
-            from level l
-            cross join lateral (
-                select r.queue, r.priority from {schema}.ready r
-                where %1$s and (r.queue, r.priority) > (l.queue, l.priority)
-                order by r.queue, r.priority, r.seq limit 1
-            ) n
-        )
-        select array_agg(l.queue), array_agg(l.priority) from level l
-        $sql$, v_own)
-    using p_tenant into v_queues, v_priorities;
+    select l.queues, l.priorities, l.crowded into v_queues, v_priorities, v_crowded
+    from {schema}.queue_levels(p_tenant, p_named, p_most) l;
     -- The limit ends the walk at any queue level.
     execute format(
         $sql$
@@ -139,11 +127,11 @@ begin
         ) s
         $sql$, v_own)
     using p_tenant, v_queues, v_priorities, p_exact + 1 into v_looked, v_seen;
-    if v_seen is null or v_seen <= p_exact then
+    if not v_crowded and (v_seen is null or v_seen <= p_exact) then
         return query select 0, f.* from unnest(v_looked) f;
         return;
     end if;
-    v_few := greatest(least(p_short, p_exact / cardinality(v_queues)), 1);
+    v_few := greatest(least(p_short, p_exact / greatest(cardinality(v_queues), 1)), 1);
     execute format(
         $sql$
         select array_agg(row(s.queue, s.kind, s.jobs, 0, s.jobs, 0)::{schema}.depth_sample), array_agg(s.is_long),
@@ -171,6 +159,12 @@ begin
         from unnest(v_long) l (level)
         cross join lateral {schema}.sample_queue_level(
             v_queues[l.level], v_priorities[l.level], p_tenant, p_windows / cardinality(v_long)) s;
+        if v_crowded then
+            v_queues := array(select distinct q from unnest(v_queues) q);
+            return query
+            select -1, s.* from unnest({schema}.sample_place('ready', p_tenant, p_pages)) s
+            where s.queue <> all (v_queues);
+        end if;
     else
         return query
         with share as (
@@ -181,13 +175,15 @@ begin
             from unnest({schema}.sample_place('ready', p_tenant, p_pages)) s
         ), marked as (
             -- By a window function, because the planner cannot know how many rows a join would have.
-            select bool_or(s.is_long) over (partition by s.queue) as is_long, s.is_page, s.queue, s.kind, s.jobs,
-                   s.squares, s.seen, s.windows
+            select bool_or(s.is_long) over own or bool_and(s.is_page) over own as is_long, s.is_page, s.queue, s.kind,
+                   s.jobs, s.squares, s.seen, s.windows
             from share s
+            window own as (partition by s.queue)
         )
         -- Jobs at the head of a queue level were seen, though no page may have shown them.
-        select m.is_long::int, m.queue, m.kind, coalesce(sum(m.jobs) filter (where m.is_page = m.is_long), 0),
-               sum(m.squares), max(m.seen), max(max(m.windows)) over (partition by m.is_long)
+        select case when not m.is_long then 0 when v_crowded then -1 else 1 end, m.queue, m.kind,
+               coalesce(sum(m.jobs) filter (where m.is_page = m.is_long), 0), sum(m.squares), max(m.seen),
+               max(max(m.windows)) over (partition by m.is_long)
         from marked m
         where m.is_long or not m.is_page
         group by m.is_long, m.queue, m.kind;
@@ -213,7 +209,7 @@ end $$;
 
 -- Counts the jobs that wait and run, by queue, kind and place; of one tenant, or of all. A tenant's jobs may each be on
 -- a page of their own, so fewer of them are counted exactly.
-create or replace function {schema}.depths(p_tenant text)
+create or replace function {schema}.depths(p_tenant text, p_named text[], p_most int)
 returns table (state text, view int, queue text, kind text, jobs double precision, squares double precision,
                seen bigint, windows int)
 language sql stable as $$
@@ -225,7 +221,7 @@ language sql stable as $$
     union all
     select 'ready', d.view, d.queue, d.kind, d.jobs, d.squares, d.seen, d.windows
     from asked a
-    cross join lateral {schema}.ready_depths(p_tenant, a.exact, 500, 384, 250) d
+    cross join lateral {schema}.ready_depths(p_tenant, p_named, p_most, a.exact, 500, 384, 250) d
     union all
     select 'running', 0, d.queue, d.kind, d.jobs, d.squares, d.seen, d.windows
     from {schema}.running_depths(p_tenant, 20000) d

@@ -7,42 +7,114 @@ language sql stable parallel safe as $$
     select case when p_at is not null then greatest((extract(epoch from p_at) * 1000000)::bigint, 1) end
 $$;
 
--- Returns the first job of each queue level, and since when it has been due: a retried one since its last attempt, or
--- the time that this set; claims that were released or lost have set none. Attempts are found by claim, because the planner would walk all attempts by their ids.
-create or replace function {schema}.queue_level_heads(p_tenant text)
+-- Returns the queue levels that have jobs, of a tenant or of all: up to p_most. If there are more, `crowded`, those of
+-- p_named and of the queues that kinds declare, up to a tenth of p_most of each: who may enqueue may invent any number.
+create or replace function {schema}.queue_levels(
+    p_tenant text, p_named text[], p_most int, out queues text[], out priorities int[], out crowded boolean
+)
+language plpgsql stable {walk_in_order} as $$
+declare v_own text := case when p_tenant is null then 'r.kind <> ''''' else 'r.tenant = $1' end;
+begin
+    execute format(
+        $sql$
+        with recursive level as (
+            (select r.queue, r.priority from {schema}.ready r where %1$s
+             order by r.queue, r.priority, r.seq limit 1)
+            union all
+            select n.queue, n.priority
+            from level l
+            cross join lateral (
+                select r.queue, r.priority from {schema}.ready r
+                where %1$s and (r.queue, r.priority) > (l.queue, l.priority)
+                order by r.queue, r.priority, r.seq limit 1
+            ) n
+        )
+        select array_agg(l.queue), array_agg(l.priority) from (select * from level limit $2 + 1) l
+        $sql$, v_own)
+    using p_tenant, p_most into queues, priorities;
+    crowded := coalesce(cardinality(queues), 0) > p_most;
+    if crowded then
+        execute format(
+            $sql$
+            select array_agg(n.queue), array_agg(l.priority)
+            from (select unnest($3) collate "C" union select d.queue collate "C" from {schema}.kind_default d) n (queue)
+            cross join lateral (
+                with recursive level as (
+                    (select r.priority from {schema}.ready r where %1$s and r.queue = n.queue
+                     order by r.queue, r.priority, r.seq limit 1)
+                    union all
+                    select x.priority
+                    from level l
+                    cross join lateral (
+                        select r.priority from {schema}.ready r
+                        where %1$s and r.queue = n.queue and r.priority > l.priority
+                        order by r.queue, r.priority, r.seq limit 1
+                    ) x
+                )
+                select l.priority from level l limit $2 / 10
+            ) l
+            $sql$, v_own)
+        using p_tenant, p_most, p_named into queues, priorities;
+    end if;
+end $$;
+
+-- Returns since when a ready job has been due: a retried one since its last attempt, or the time that this set; claims
+-- that were released or lost have set none. Attempts are found by claim, because the planner would walk all attempts by
+-- their ids.
+create or replace function {schema}.due_since(p_job uuid) returns timestamptz
+language plpgsql stable {walk_in_order} as $$
+begin
+    return (select greatest(j.created_at, j.run_at,
+                            (select max(coalesce(a.next_at, a.ended_at)) from {schema}.attempt a
+                             where a.job_id = p_job
+                               and a.outcome not in ('refused', 'released', 'lost')
+                               and a.claim_id = (select max(b.claim_id) from {schema}.attempt b
+                                                 where b.job_id = p_job
+                                                   and b.outcome not in ('refused', 'released', 'lost'))))
+            from {schema}.job j where j.id >= p_job and j.id <= p_job order by j.id limit 1);
+end $$;
+
+-- Returns since when the first job of each queue level has been due. If there are more than p_most levels, of those of
+-- p_named; and, without a name, of the one that has been due the longest among others that were made first.
+create or replace function {schema}.queue_level_heads(p_tenant text, p_named text[], p_most int)
 returns table (queue text, priority int, due_at timestamptz)
 language plpgsql stable {walk_in_order} as $$
-declare v_head record;
+declare
+    v_levels record;
+    v_job    uuid;
 begin
-    if p_tenant is null then
-        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r where r.kind <> ''
-        order by r.queue, r.priority, r.seq limit 1;
-    else
-        select r.queue, r.priority, r.job_id into v_head from {schema}.ready r where r.tenant = p_tenant
-        order by r.tenant, r.queue, r.priority, r.seq limit 1;
-    end if;
-    while v_head.queue is not null loop
-        queue := v_head.queue;
-        priority := v_head.priority;
-        due_at := (select greatest(j.created_at, j.run_at,
-                                   (select max(coalesce(a.next_at, a.ended_at)) from {schema}.attempt a
-                                    where a.job_id = v_head.job_id
-                                      and a.outcome not in ('refused', 'released', 'lost')
-                                      and a.claim_id = (select max(b.claim_id) from {schema}.attempt b
-                                                        where b.job_id = v_head.job_id
-                                                          and b.outcome not in ('refused', 'released', 'lost'))))
-                   from {schema}.job j where j.id >= v_head.job_id and j.id <= v_head.job_id order by j.id limit 1);
-        return next;
+    select * into v_levels from {schema}.queue_levels(p_tenant, p_named, p_most);
+    for n in 1 .. coalesce(cardinality(v_levels.queues), 0) loop
+        queue := v_levels.queues[n];
+        priority := v_levels.priorities[n];
         if p_tenant is null then
-            select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
-            where r.kind <> '' and (r.queue, r.priority) > (v_head.queue, v_head.priority)
+            select r.job_id into v_job from {schema}.ready r
+            where r.kind <> '' and r.queue = v_levels.queues[n] and r.priority = v_levels.priorities[n]
             order by r.queue, r.priority, r.seq limit 1;
         else
-            select r.queue, r.priority, r.job_id into v_head from {schema}.ready r
-            where r.tenant = p_tenant and (r.queue, r.priority) > (v_head.queue, v_head.priority)
+            select r.job_id into v_job from {schema}.ready r
+            where r.tenant = p_tenant and r.queue = v_levels.queues[n] and r.priority = v_levels.priorities[n]
             order by r.tenant, r.queue, r.priority, r.seq limit 1;
         end if;
+        due_at := {schema}.due_since(v_job);
+        return next;
     end loop;
+    if v_levels.crowded then
+        if p_tenant is null then
+            v_job := (select f.job_id
+                      from (select r.job_id, r.seq, r.queue from {schema}.ready r order by r.job_id limit p_most) f
+                      where f.queue <> all (coalesce(v_levels.queues, '{}')) order by f.seq limit 1);
+        else
+            v_job := (select f.job_id
+                      from (select r.job_id, r.seq, r.queue from {schema}.ready r where r.tenant = p_tenant
+                            order by r.tenant, r.queue, r.priority, r.seq limit p_most) f
+                      where f.queue <> all (coalesce(v_levels.queues, '{}')) order by f.seq limit 1);
+        end if;
+        queue := '';
+        priority := 0;
+        due_at := {schema}.due_since(v_job);
+        return next;
+    end if;
 end $$;
 
 -- Returns the first seq of a queue level from p_at on, or the last one below it.
