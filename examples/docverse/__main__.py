@@ -15,6 +15,7 @@ from dutiful import UsageError
 from examples.docverse.processes import WorkerEnded
 from examples.docverse.story import Servers, run_story, serve
 from examples.servers import own_redis, own_server
+from examples.serving import ended_by_term
 
 PORT = 8000  # of the edge; the API has the next one
 
@@ -59,9 +60,9 @@ def main() -> int:
             servers = Servers(url or stack.enter_context(own_server()), redis)
             if chosen.serve:
                 with suppress(KeyboardInterrupt):
-                    asyncio.run(serve(Console(), folder, servers, (chosen.port, chosen.port + 1)))
+                    asyncio.run(ended_by_term(serve(Console(), folder, servers, (chosen.port, chosen.port + 1))))
                 return 0
-            return 0 if all(asyncio.run(run_story(Console(), folder, servers)).values()) else 1
+            return 0 if all(asyncio.run(ended_by_term(run_story(Console(), folder, servers))).values()) else 1
         except UsageError as error:
             parser.error(str(error))
         except WorkerEnded as error:

@@ -20,8 +20,12 @@ class GitError(Exception):
     """Git could not read the repository."""
 
 
+def is_ref(text: str) -> bool:
+    return _REF.fullmatch(text) is not None
+
+
 def check_ref(ref: str) -> str:
-    if not _REF.fullmatch(ref):
+    if not is_ref(ref):
         raise BadRef(f"git_ref {ref[:80]!r} is not the name of a branch or tag, such as main or v1.2.0")
     return ref
 

@@ -85,8 +85,8 @@ def _edition_update(app: Dutiful, config: Config) -> None:
     @kind.phase
     async def editions(
         ctx: Context, edition_id: int, assigned_build_id: int, docverse: Docverse = Inject("docverse")
-    ) -> None:
-        await docverse.edition_update.editions(edition_id, assigned_build_id, RunningJob(ctx))
+    ) -> EditionsProgress:
+        return await docverse.edition_update.editions(edition_id, assigned_build_id, RunningJob(ctx))
 
     @kind.phase
     async def dashboard(ctx: Context, edition_id: int, docverse: Docverse = Inject("docverse")) -> None:

@@ -28,7 +28,7 @@ def read(text: str) -> int:
     return number
 
 
-def spell_job(job_id: UUID) -> str:
+def spell_job(job_id: UUID | str) -> str:
     """As Dutiful spells it: seven characters a group."""
-    spelling: str = base32_lib.encode(job_id.int, split_every=7, min_length=28, checksum=True)
+    spelling: str = base32_lib.encode(UUID(str(job_id)).int, split_every=7, min_length=28, checksum=True)
     return spelling.upper()

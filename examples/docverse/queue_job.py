@@ -19,6 +19,14 @@ STATUS = {
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
 }
+# What the items of a job's progress are; those of other kinds are editions. The view in queue_job.sql says the same.
+ITEMS = {
+    "dashboard_sync": "projects",
+    "git_ref_audit": "projects",
+    "lifecycle_eval": "orgs",
+    "purgatory_cleanup": "orgs",
+    "credential_reencrypt": "orgs",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class QueueJob:
             project_id=about.get("project_id"),
             build_id=about.get("build_id"),
             progress=_progress(job, phases),
-            errors=job.errors,
+            errors=_without_tracebacks(job.errors),
             date_created=job.created_at,
             date_started=job.started_at,
             date_completed=job.finished_at,
@@ -63,6 +71,11 @@ class QueueJob:
     def shown(self) -> dict[str, Any]:
         """As the API answers; the internal id stays inside."""
         return {name: value for name, value in asdict(self).items() if name != "id"}
+
+
+def _without_tracebacks(errors: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Members see what failed, and nothing of the host's code; operators have `dutiful jobs show --full`."""
+    return None if errors is None else [{k: v for k, v in error.items() if k != "traceback"} for error in errors]
 
 
 async def find_queue_job(app: Dutiful, public_id: str) -> QueueJob | None:
@@ -81,10 +94,11 @@ def _progress(job: JobRecord, phases: Sequence[PhaseRecord]) -> dict[str, Any] |
         return None
     if (items := job.progress.items) is None:
         return {"message": job.progress.message} if job.progress.message is not None else None
+    noun = ITEMS.get(job.kind, "editions")
     return {
-        "editions_total": items["total"],
-        "editions_completed": items["completed"],
-        "editions_skipped": [{"slug": item["item"], "reason": item["reason"]} for item in items["skipped"]],
-        "editions_failed": [{"slug": item["item"], "error": item["error"]} for item in items["failed"]],
-        "editions_in_progress": items["in_progress"],
+        f"{noun}_total": items["total"],
+        f"{noun}_completed": items["completed"],
+        f"{noun}_skipped": [{"slug": item["item"], "reason": item["reason"]} for item in items["skipped"]],
+        f"{noun}_failed": [{"slug": item["item"], "error": item["error"]} for item in items["failed"]],
+        f"{noun}_in_progress": items["in_progress"],
     }

@@ -19,22 +19,25 @@ begin
     return regexp_replace(digits, '(.{7})(.{7})(.{7})(.{7})', '\1-\2-\3-\4');
 end $$;
 
--- Progress in the editions phase has its lists by outcome, that of other phases a message.
-create function docverse.queue_job_progress(p_progress jsonb) returns jsonb language sql immutable as $$
+-- Progress over items has their lists by outcome, named for what they are; that of other phases is a message.
+create function docverse.queue_job_progress(p_kind text, p_progress jsonb) returns jsonb language sql immutable as $$
     select case
         when p_progress -> 'items' is null or jsonb_typeof(p_progress -> 'items') = 'null'
             then nullif(jsonb_strip_nulls(jsonb_build_object('message', p_progress -> 'message')), '{}')
         else jsonb_build_object(
-            'editions_total', p_progress #> '{items,total}',
-            'editions_completed', p_progress #> '{items,completed}',
-            'editions_skipped', (
+            noun || '_total', p_progress #> '{items,total}',
+            noun || '_completed', p_progress #> '{items,completed}',
+            noun || '_skipped', (
                 select coalesce(jsonb_agg(jsonb_build_object('slug', e -> 'item', 'reason', e -> 'reason')), '[]')
                 from jsonb_array_elements(p_progress #> '{items,skipped}') e),
-            'editions_failed', (
+            noun || '_failed', (
                 select coalesce(jsonb_agg(jsonb_build_object('slug', e -> 'item', 'error', e -> 'error')), '[]')
                 from jsonb_array_elements(p_progress #> '{items,failed}') e),
-            'editions_in_progress', p_progress #> '{items,in_progress}')
+            noun || '_in_progress', p_progress #> '{items,in_progress}')
     end
+    from (select case when p_kind in ('dashboard_sync', 'git_ref_audit') then 'projects'
+                      when p_kind in ('lifecycle_eval', 'purgatory_cleanup', 'credential_reencrypt') then 'orgs'
+                      else 'editions' end as noun) named
 $$;
 
 create view docverse.queue_job as
@@ -47,8 +50,9 @@ select j.id, docverse.public_id(j.id) as public_id, j.backend_job_id, j.kind,
        -- What became of the editions stays to be seen when the job has gone on to its dashboard.
        coalesce((select p.result from dutiful.phase p
                  where p.job_id = j.id and p.name = 'editions' and j.finished_at is not null),
-                docverse.queue_job_progress(j.progress)) as progress,
-       j.errors, j.created_at as date_created, j.started_at as date_started, j.finished_at as date_completed
+                docverse.queue_job_progress(j.kind, j.progress)) as progress,
+       (select jsonb_agg(e - 'traceback') from jsonb_array_elements(j.errors) e) as errors,
+       j.created_at as date_created, j.started_at as date_started, j.finished_at as date_completed
 from dutiful.jobs j;
 
 -- A build's status follows its job's, even if that ended without a chance to write it: its worker was killed too often,

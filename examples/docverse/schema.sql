@@ -42,6 +42,8 @@ create table docverse.project (
     title  text not null,
     source_repository text,  -- a git repository in the folder of repositories
     default_ref text not null default 'main',
+    -- When the nightly jobs changed an edition, until a dashboard shows it: a job that dies in between leaves it to the next.
+    dashboard_due timestamptz,
     date_created timestamptz not null default clock_timestamp(),
     date_deleted timestamptz,
     unique (org_id, slug)
@@ -149,7 +151,7 @@ create table docverse.purgatory (
 
 create unique index purgatory_of_edition on docverse.purgatory (edition_id) where date_moved is null;
 create unique index purgatory_of_build on docverse.purgatory (build_id) where date_moved is null;
-create index purgatory_age on docverse.purgatory (org_id, date_created);
+create index purgatory_age on docverse.purgatory (org_id, date_moved);
 
 -- Webhooks that were received: one that is delivered again enqueues nothing.
 create table docverse.github_delivery (

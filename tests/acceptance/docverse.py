@@ -97,6 +97,8 @@ class Host:
 
     async def call(self, method: str, path: str, expected: int = 200, *, token: str = SUPERUSER, **given: Any) -> Any:
         headers = {"authorization": f"Bearer {token}"}
+        if isinstance(given.get("content"), str):
+            headers["content-type"] = "application/json"
         answer = await self.http.request(method, path, headers=headers, **given)
         assert answer.status_code == expected, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json()

@@ -1,6 +1,9 @@
 """What tests of the documentation host's upkeep share: repositories, periodic jobs, services that fail or wait."""
 
 import asyncio
+import hashlib
+import hmac
+import json
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,6 +19,8 @@ from examples.docverse.config import Config
 from examples.docverse.factory import Docverse, open_docverse
 from examples.docverse.services.hosting import QueueIn
 from examples.docverse.storage.object_store import DirectoryObjectStore
+
+SECRET = "a secret of sixteen or more"  # that signs webhooks
 
 
 class Repository:
@@ -35,6 +40,37 @@ class Repository:
             (self._path / f"{name.replace('_', '.').strip('.')}").write_text(text)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=change")
+
+
+class GitHub:
+    """Sends webhooks as GitHub does."""
+
+    def __init__(self, host: Host, secret: str = SECRET) -> None:
+        self._host, self._secret = host, secret
+
+    @staticmethod
+    async def enroll(host: Host) -> None:
+        """Gives the organization its secret."""
+        headers = {"authorization": f"Bearer {host.config.superuser_token}"}
+        await host.http.put("/orgs/rubin/credentials/github", json={"secret": SECRET}, headers=headers)
+
+    async def push(
+        self, repository: str, ref: str = "refs/heads/main", *, org: str = "rubin", expected: int = 202, **more: Any
+    ) -> str:
+        """The id of the job that it makes; empty if it makes none."""
+        body = json.dumps({"ref": ref, "repository": {"full_name": repository}, **more.pop("body", {})}).encode()
+        answer = await self.send(org, body, **more)
+        assert answer.status_code == expected, answer.text
+        return answer.json()["queue_job"] or ""
+
+    async def send(self, org: str, body: bytes, *, event: str = "push", delivery: str = "", **headers: str) -> Any:
+        signature = "sha256=" + hmac.new(self._secret.encode(), body, hashlib.sha256).hexdigest()
+        given = {
+            "x-github-event": event,
+            "x-github-delivery": delivery or str(uuid4()),
+            "x-hub-signature-256": signature,
+        } | headers
+        return await self._host.http.post(f"/orgs/{org}/webhooks/github", content=body, headers=given)
 
 
 def sql(host: Host, statement: str, *args: Any) -> list[Any]:

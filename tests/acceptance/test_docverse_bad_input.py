@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import io
+import json
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -130,6 +131,65 @@ async def test_a_slug_with_markup_or_worse_is_refused(host: Host) -> None:
             (f"{project.path}/editions", {"slug": f"{slug}<", "title": "x"}),
         ]:
             assert "slug" in str((await host.call("POST", path, 422, json=body))["detail"])
+
+
+async def test_an_edition_whose_slug_is_taken_is_refused_and_the_first_one_stays(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    for slug, title in (("Preview", "First"), ("__main", "Guide")):
+        body = {"slug": slug, "title": "Second", "git_ref": "other"}
+        if slug != "__main":
+            await host.call("POST", f"{project.path}/editions", 201, json={"slug": slug, "title": title})
+        refused = await host.call("POST", f"{project.path}/editions", 409, json=body)
+        assert f"there is an edition {slug} already" in refused["detail"]
+        assert (await project.edition(slug))["title"] == title
+
+
+@pytest.mark.req("D80")
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"match": "u/*", "slug": "<script>"}, "slug may have letters"),
+        ({"match": "u/*", "slug": "../*"}, "slug may have letters"),
+        ({"match": "u/*", "slug": ""}, "slug may have letters"),
+        ({"match": "u/*", "slug": "x" * 81}, "slug may have letters"),
+        ({"match": "trunk", "slug": "__main"}, "slug may have letters"),
+        ({"match": "u/*", "slug": "*-*"}, "only one"),
+        ({"match": "u", "slug": "*"}, "only if match has one"),
+        ({"match": "u/*", "slug": 7}, "either a slug or"),
+        ({"match": "u/*", "slug": "u", "ignore": True}, "either a slug or"),
+        ({"match": "u/*", "slug": "u", "ignore": "yes"}, "either a slug or"),
+        ({"match": "u/*", "ignore": "yes"}, "either a slug or"),
+        ({"match": "u/*"}, "either a slug or"),
+        ({"match": "u/*", "slug": "u", "title": "U"}, "nothing else"),
+        ({"match": "*/*", "slug": "u"}, "at most one *"),
+        ({"slug": "u"}, "match must be"),
+        ({"match": "--exec=*", "slug": "u"}, "match must be"),
+        ({"match": "", "slug": "u"}, "match must be"),
+    ],
+)
+async def test_a_rewrite_rule_that_cannot_hold_is_refused(host: Host, rule: dict[str, object], why: str) -> None:
+    body = {"slug": "rubin", "title": "Rubin", "rewrite_rules": [{"match": "tickets/*", "slug": "*"}, rule]}
+    refused = await host.call("POST", "/orgs", 422, json=body)
+    assert why in refused["detail"] and str(rule) in refused["detail"]
+    await host.call("POST", "/orgs/rubin/tokens", 404, json={"role": "admin"})
+
+
+async def test_text_that_the_database_does_not_store_is_refused(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    for character in ("\0", "\ud800"):
+        title = json.dumps(f"a{character}b")
+        for path, body in [
+            ("/orgs", f'{{"slug": "x", "title": {title}}}'),
+            ("/orgs", f'{{"slug": "x", "title": "x", "rewrite_rules": [{{"match": {title}, "ignore": true}}]}}'),
+            ("/orgs/rubin/projects", f'{{"slug": "x", "title": {title}}}'),
+            (f"{project.path}/editions", f'{{"slug": "x", "title": {title}}}'),
+        ]:
+            await host.call("POST", path, 422, content=body)
+    await host.call("GET", f"{project.path}/editions/%00", 422)
+    await host.call("GET", "/orgs/%00/projects/x", 422)
+    await host.call("POST", "/orgs/x/projects", 404, json={"slug": "x", "title": "x"})
 
 
 async def test_markup_in_titles_and_refs_is_shown_as_text(host: Host) -> None:

@@ -5,9 +5,10 @@ import hashlib
 from typing import Any
 
 import pytest
-from docverse import Host, HostedProject, Json, until
-from docverse_parts import Held, watched
+from docverse import SUPERUSER, Host, HostedProject, Json, until
+from docverse_parts import Held, PlainJob, watched
 
+from examples.docverse.database import Database
 from examples.docverse.services.tracking import slug_of, wanted_editions
 
 pytest_plugins = ["docverse_fixtures"]
@@ -37,6 +38,30 @@ async def test_a_build_is_processed_when_it_is_signalled_and_served_by_its_editi
         (name, hashlib.sha256(HELLO[name].encode()).hexdigest(), kind, len(HELLO[name]))
         for name, kind in [("index.html", "text/html"), ("more/a.html", "text/html"), ("style.css", "text/css")]
     ]
+
+
+@pytest.mark.req("D5", "D78")
+async def test_a_signal_that_is_lost_halfway_leaves_neither_a_job_nor_a_changed_build(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    build = await project.upload("main", HELLO)
+    run = Database.run
+
+    async def lose(self: Database, name: str, *args: Any) -> None:
+        if name == "set_queue_job":  # the job is enqueued, and nothing is committed
+            raise ConnectionError("the connection is gone")
+        await run(self, name, *args)
+
+    with monkeypatch.context() as lost:
+        lost.setattr(Database, "run", lose)
+        signal = {"authorization": f"Bearer {SUPERUSER}"}
+        answer = await host.http.patch(f"{project.path}/builds/{build}", json={"status": "uploaded"}, headers=signal)
+        assert answer.status_code == 500
+    assert (await project.build(build))["status"] == "pending" and not list(await host.jobs.jobs())
+    async with host.working():
+        assert (await host.ended(await project.signal(build)))["status"] == "completed"
 
 
 @pytest.mark.req("D84", "D85")
@@ -125,7 +150,7 @@ async def test_the_inventory_says_how_many_objects_it_catalogs(host: Host) -> No
         assert (await host.ended(job_id))["status"] == "completed"
 
 
-@pytest.mark.req("D40", "D87", "D89", "D122", "D20")
+@pytest.mark.req("D40", "D87", "D89", "D90", "D122", "D20")
 @pytest.mark.parametrize("mode", ["pointer", "copy"])
 async def test_one_edition_that_fails_stops_no_other_and_is_repaired_later(host: Host, mode: str) -> None:
     await host.add_org(mode=mode)
@@ -164,6 +189,34 @@ async def test_a_build_all_of_whose_editions_fail_has_failed_after_three_attempt
     assert len(waits) == 2
 
 
+@pytest.mark.req("D85", "D91")
+async def test_a_build_without_an_inventory_is_not_assigned_and_empties_no_edition(host: Host) -> None:
+    await host.add_org(mode="copy")
+    project = await host.add_project()
+    async with host.working():
+        await project.publish("main", HELLO)
+    unsignalled, cancelled = await project.upload("main"), await project.upload("main")
+    await host.jobs.cancel(await project.signal(cancelled))
+    for build in (unsignalled, cancelled):
+        body = {"build": build}
+        refused = await host.call("PATCH", f"{project.path}/editions/__main", 409, json=body)
+        assert "has no inventory" in refused["detail"]
+    assert await project.page() == "<h1>Hello</h1>"
+
+
+@pytest.mark.req("D79", "D85")
+async def test_a_build_whose_objects_are_gone_has_failed_and_empties_no_edition(host: Host) -> None:
+    await host.add_org(mode="copy")
+    project = await host.add_project()
+    async with host.working():
+        await project.publish("main", HELLO)
+        lost = await project.upload("main")
+        await host.services.objects.delete_prefix(f"orgs/rubin/projects/guide/builds/{lost}")
+        job = await host.ended(await project.signal(lost))
+        assert job["status"] == "failed" and "no object of build" in str(job["errors"])
+        assert await project.page() == "<h1>Hello</h1>"
+
+
 @pytest.mark.req("D117", "D86")
 async def test_a_second_run_changes_nothing(host: Host) -> None:
     await host.add_org(mode="copy")
@@ -186,6 +239,23 @@ async def test_a_second_run_changes_nothing(host: Host) -> None:
     assert log == [], "no page was copied, no edition purged"
     assert await _objects(host, project, build) == before
     assert {slug: await project.history(slug) for slug in histories} == histories
+
+
+@pytest.mark.req("D79", "D117")
+async def test_an_inventory_that_is_made_again_has_what_the_object_store_has_now(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    build = await project.upload("main", HELLO)
+    owner = await host.services.hosting.project("rubin", "guide")
+    row = await host.services.hosting.build(owner, build)
+    await host.services.build_processing.inventory(row.id, PlainJob())
+    await host.services.objects.delete([f"{row.object_prefix}/style.css"])
+    await host.services.objects.put(f"{row.object_prefix}/index.html", b"<h1>Changed</h1>")
+
+    await host.services.build_processing.inventory(row.id, PlainJob())
+
+    objects = {one["key"]: one["size"] for one in await host.services.database.all("build_objects", row.id)}
+    assert objects == {"index.html": len("<h1>Changed</h1>"), "more/a.html": len("more")}
 
 
 @pytest.mark.req("D80", "D81", "D82")
@@ -215,6 +285,24 @@ async def test_refs_are_tracked_by_mode_and_rewrite_rules(host: Host) -> None:
         "v3.0.0": ["v3.0.0", "v3.0.x", "v3.x"],
         "v2.0.9": ["v2.0.9", "v2.0.x"],
     }
+
+
+@pytest.mark.req("D81", "D82")
+async def test_two_refs_that_want_the_same_slug_at_the_same_moment_get_an_edition_each(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working():
+        async with host.services.database.transaction() as other:
+            await other.source.execute("lock table docverse.edition in share row exclusive mode")  # none is created
+            jobs = [await project.signal(await project.upload(ref)) for ref in ("a/b", "a-b")]
+
+            async def both_want_it() -> bool:
+                waiting = "select from pg_locks where relation = 'docverse.edition'::regclass and not granted"
+                return len(await host.services.database.source.fetch(waiting)) == 2
+
+            await until(both_want_it)
+        slugs = [(await host.ended(job))["progress"]["editions_completed"] for job in jobs]
+    assert sorted(len(one) for one in slugs) == [1, 1] and slugs[0] != slugs[1], slugs
 
 
 @pytest.mark.req("D80")

@@ -14,8 +14,9 @@ from docverse_parts import Held, Log, PlainJob, watched
 import examples.docverse.services
 from examples.docverse.database import Database
 from examples.docverse.factory import Docverse
+from examples.docverse.ports import Pointer
 from examples.docverse.records import Build, Edition, Project
-from examples.docverse.services.editions import EditionService
+from examples.docverse.services.editions import EditionService, NewerBuild
 
 pytest_plugins = ["docverse_fixtures"]
 
@@ -156,12 +157,34 @@ async def test_an_admin_rolls_an_edition_back_in_one_job(host: Host, mode: str) 
         assert len(list(await host.jobs.jobs())) == before + 1
         assert (job["kind"], job["status"], job["phase"]) == ("edition_update", "completed", "dashboard")
         assert job["project_id"] is not None and job["build_id"] is None
+        assert job["progress"]["editions_completed"] == ["__main"], "what became of the edition stays to be seen"
         assert await project.page() == "old" and old in await project.page("v/")
         assert [(e["build"], e["reason"]) for e in await project.history("__main")] == [
             (old, "assigned"), (new, "tracked"), (old, "tracked"),
         ]  # fmt: skip
         await project.publish("main", {"index.html": "newest"})
         assert await project.page() == "newest", "tracking goes on"
+
+
+@pytest.mark.req("D63", "D93", "D117")
+async def test_a_second_attempt_of_a_rollback_does_not_undo_a_build_that_came_meanwhile(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working():
+        old, _ = await project.publish("main", {"index.html": "old"})
+        await project.publish("main", {"index.html": "new"})
+    job = PlainJob()
+    edition, build, _ = await _rows(host.services, project, old)
+    await host.services.edition_update.editions(edition.id, build.id, job)
+    assert await project.page() == "old"
+    async with host.working():
+        newest, _ = await project.publish("main", {"index.html": "newest"})
+    history = await project.history("__main")
+
+    await host.services.edition_update.editions(edition.id, build.id, job)  # its dashboard was not rendered
+
+    assert await project.page() == "newest" and (await project.edition("__main"))["build"] == newest
+    assert await project.history("__main") == history
 
 
 @pytest.mark.req("D49", "D93", "D70")
@@ -251,21 +274,64 @@ async def test_an_older_build_does_not_take_the_place_of_one_whose_worker_died_h
     assert "older" not in await project.page()
 
 
+@pytest.mark.req("D50", "D63")
+async def test_the_edge_refuses_an_older_build_unless_an_admin_assigns_it(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    older, newer = [await project.upload("main", {"index.html": text}) for text in ("older", "newer")]
+    edition, first, owner = await _rows(host.services, project, older)
+    _, second, _ = await _rows(host.services, project, newer)
+    edge, key = await host.services.edges.of(owner.org), "rubin/guide/__main.json"
+    pointers = [Pointer(build.public_id, build.object_prefix, build.date_created) for build in (first, second)]
+    assert await edge.point(key, pointers[1])
+    assert not await edge.point(key, pointers[0]) and await project.page() == "newer"
+    with pytest.raises(NewerBuild):  # of a job that has lost its lock
+        await _editions(host.services).update(edition, first, owner, PlainJob())
+    assert await project.page() == "newer" and await project.history("__main") == []
+    assert await edge.point(key, pointers[0], force=True)
+    await edge.purge("guide/v/__main")
+    assert await project.page() == "older"
+
+
+@pytest.mark.req("D50", "D63")
+async def test_an_update_whose_edition_was_changed_since_it_was_read_writes_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.add_org(mode="copy")  # where no edge refuses it
+    project = await host.add_project()
+    older, newer = await project.upload("main"), await project.upload("main")
+    log: list[str] = []
+    value = Database.value
+    async with watched(Log(log))(host.config, lambda connection: None) as services:
+        edition, build, owner = await _rows(services, project, older)
+        _, other, _ = await _rows(services, project, newer)
+
+        async def late(self: Database, name: str, *args: Any) -> Any:
+            if name == "publishing":  # the lock was lost, and another job was faster
+                await self.source.execute(
+                    "update docverse.edition set build_id = $1 where id = $2", other.id, edition.id
+                )
+            return await value(self, name, *args)
+
+        monkeypatch.setattr(Database, "value", late)
+        with pytest.raises(NewerBuild, match="changed by another job"):
+            await _editions(services).update(edition, build, owner, PlainJob())
+    assert log == []
+
+
 @pytest.mark.req("D58")
 async def test_a_newer_build_that_failed_to_be_published_does_not_keep_an_older_one_away(host: Host) -> None:
     await host.add_org()
     project = await host.add_project()
     older, newer = await project.upload("main", {"index.html": "older"}), await project.upload("main")
-    async with watched(Log([]))(host.config, lambda connection: None) as services:
-        edition, build, owner = await _rows(services, project, newer)
-        await services.database.source.execute(
-            "update docverse.edition set publishing_build_id = $1 where id = $2", build.id, edition.id
-        )
-        await services.database.source.execute("update docverse.build set status = 'failed' where id = $1", build.id)
-        _, build, _ = await _rows(services, project, older)
-
-        assert await _editions(services).update(edition, build, owner, PlainJob()) is False
-    assert "older" in await project.page()
+    key = "rubin/guide/__main.json"
+    async with host.working():
+        host.edge.refused.add(key)
+        assert (await host.ended(await project.signal(newer)))["status"] == "failed"
+        host.edge.refused.remove(key)
+        job = await host.ended(await project.signal(older))
+    assert (job["status"], job["progress"]["editions_completed"]) == ("completed", ["__main"])
+    assert await project.page() == "older" and (await project.edition("__main"))["build"] == older
 
 
 def _names(node: ast.AST) -> list[str]:

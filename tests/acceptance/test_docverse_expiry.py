@@ -13,8 +13,11 @@ import pytest
 from cryptography.fernet import Fernet
 from docverse import CleanDocverse, Host, HostedProject, hosting, installed
 from docverse_upkeep import (
+    FailingStore,
     Repository,
     Together,
+    Waiting,
+    on_store,
     replaced,
     result_of,
     rule,
@@ -60,8 +63,10 @@ async def test_editions_whose_ref_is_gone_are_flagged_or_deleted_by_rule(host: H
         await host.call("PUT", f"{guide.path}/editions/exempt/lifecycle", json={"exempt": True})
         for branch in ("gone", "exempt"):
             repository.git("branch", "--delete", "--force", branch)
-        off = await run(host, "git_ref_audit")
-        assert await result_of(host, off) == {"rubin/guide": {"flagged": [], "cleared": [], "deleted": []}}
+        nothing: dict[str, Any] = {"rubin/guide": {"flagged": [], "cleared": [], "deleted": []}}
+        assert await result_of(host, await run(host, "git_ref_audit")) == nothing, "there is no rule"
+        await rule(host, "ref_deleted", action="delete", enabled=False)
+        assert await result_of(host, await run(host, "git_ref_audit")) == nothing, "the rule is off"
 
         await rule(host, "ref_deleted", action="flag")
         flagged = await run(host, "git_ref_audit")
@@ -81,6 +86,41 @@ async def test_editions_whose_ref_is_gone_are_flagged_or_deleted_by_rule(host: H
         cleared = await run(host, "git_ref_audit")
         assert (await result_of(host, cleared))["rubin/guide"]["cleared"] == ["exempt"]
         assert not (await guide.edition("exempt"))["ref_deleted"]
+
+
+@pytest.mark.req("D99", "D100")
+async def test_the_default_ref_is_audited_and_its_edition_is_flagged_but_never_deleted(host: Host) -> None:
+    await host.add_org()
+    await rule(host, "ref_deleted", action="delete")
+    async with host.working():
+        repository, guide = await tracked(host)
+        await guide.publish("main", {"index.html": "root"})
+        repository.git("branch", "--move", "main", "trunk")
+        gone = await run(host, "git_ref_audit")
+        assert await result_of(host, gone) == {"rubin/guide": {"flagged": ["__main"], "cleared": [], "deleted": []}}
+        assert (await guide.edition("__main"))["ref_deleted"] and await guide.page() == "root"
+        assert "(deleted)" in await guide.page("v/")
+
+        repository.git("branch", "main")
+        back = await run(host, "git_ref_audit")
+        assert (await result_of(host, back))["rubin/guide"]["cleared"] == ["__main"]
+        assert "(deleted)" not in await guide.page("v/")
+
+
+@pytest.mark.req("D99", "D100")
+async def test_an_edition_that_is_exempted_while_the_audit_waits_for_its_lock_is_kept(host: Host) -> None:
+    await host.add_org()
+    await rule(host, "ref_deleted", action="delete")
+    async with host.working():
+        repository, guide = await tracked(host, "gone")
+    repository.git("branch", "--delete", "--force", "gone")
+
+    async def exempted() -> None:
+        sql(host, "update docverse.edition set lifecycle_exempt = true where slug = 'gone'")
+
+    owner = await host.services.hosting.project("rubin", "guide")
+    audited = await host.services.ref_audit.audit(owner, Waiting(exempted))
+    assert audited["deleted"] == [] and await guide.page("v/gone/") == "gone"
 
 
 @pytest.mark.req("D99")
@@ -136,6 +176,26 @@ async def test_content_is_deleted_for_good_after_each_organizations_retention(ho
     left = [info.key for info in await host.services.objects.objects("purgatory")]
     assert left == ["purgatory/rubin/0/a/b.html", "purgatory/rubin/0/index.html"]
     assert sql(host, "select object_prefix from docverse.purgatory") == [("purgatory/rubin/0",)]
+
+
+@pytest.mark.req("D98", "D101")
+async def test_content_that_a_dead_worker_did_not_move_is_not_forgotten(host: Host) -> None:
+    await host.add_org()
+    guide = await host.add_project()
+    await rule(host, "build_orphan", older_than_days=1)
+    await host.call("PUT", "/orgs/rubin/retention", json={"days": 0})
+    await guide.upload("main", {"index.html": "orphan"})
+    sql(host, "update docverse.build set date_created = date_created - interval '2 days'")
+    async with host.working(on_store(FailingStore(host.config.objects, "/builds/", 2))):
+        assert (await run(host, "lifecycle_eval"))[
+            "status"
+        ] == "failed"  # the build is deleted, its content is not moved
+        await run(host, "purgatory_cleanup")
+        again = await run(host, "lifecycle_eval")
+        assert (await result_of(host, again))["rubin"]["finished"] == 1
+        cleaned = await run(host, "purgatory_cleanup")
+        assert (await result_of(host, cleaned))["objects"] == {"rubin": 1}
+    assert [path for path in host.config.objects.rglob("*.html") if "site" not in path.parts] == []
 
 
 @pytest.mark.req("D101")
@@ -226,7 +286,10 @@ async def test_how_long_records_are_kept_is_configured(host: Host) -> None:
 
 
 @pytest.mark.req("D102", "D103", "D104")
-async def test_credentials_are_rotated_to_the_newest_key_and_read_under_it_alone(host: Host) -> None:
+async def test_credentials_are_rotated_to_the_newest_key_and_read_under_it_alone(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
     (old,), new = host.config.fernet_keys, Fernet.generate_key().decode()
     for org in ("rubin", "other"):
         await host.add_org(org)
@@ -246,8 +309,9 @@ async def test_credentials_are_rotated_to_the_newest_key_and_read_under_it_alone
     alone, former = CredentialEncryptor((new,)), CredentialEncryptor((old,))
     plain = [former.decrypt(row[2]) for row in before]
     assert [alone.decrypt(row[2]) for row in after] == [alone.decrypt(row[2]) for row in twice] == plain
-    stored = json.dumps([job, again], default=str) + json.dumps(after, default=str)
-    assert not any(secret in stored for secret in plain)
+    told = [await host.jobs.snapshot(one["public_id"]) for one in (job, again)]
+    shown = json.dumps([job, again, after], default=str) + repr(told) + caplog.text
+    assert not any(secret in shown for secret in plain)
 
 
 @pytest.mark.req("D102")

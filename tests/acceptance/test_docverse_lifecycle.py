@@ -7,6 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from docverse import CleanDocverse, Host, Json, hosting, installed, until
+from docverse_parts import PlainJob
 from docverse_upkeep import FailingStore, Together, Waiting, attempts, on_store, replaced, result_of, rule, run, sql
 
 from databases import Postgres
@@ -144,6 +145,32 @@ async def test_a_build_that_an_edition_takes_meanwhile_is_kept(host: Host) -> No
         assert await guide.page() == "old"
 
 
+@pytest.mark.req("D97")
+async def test_an_old_build_that_waits_to_be_processed_or_assigned_is_no_orphan(host: Host) -> None:
+    await host.add_org()
+    guide = await host.add_project()
+    await rule(host, "build_orphan", older_than_days=1, enabled=False)
+    async with host.working():
+        assigned, _ = await guide.publish("main", {"index.html": "old"})
+        halfway, _ = await guide.publish("main", {"index.html": "halfway"})
+        orphan, _ = await guide.publish("main", {"index.html": "orphan"})
+        await guide.publish("main", {"index.html": "new"})
+    waiting = await guide.upload("main")
+    await guide.signal(waiting)
+    await guide.assign("__main", assigned)
+    owner = await host.services.hosting.project("rubin", "guide")
+    number = (await host.services.hosting.build(owner, halfway)).id
+    sql(host, "update docverse.edition set publishing_build_id = %s", number)  # as a worker that died leaves it
+    sql(host, "update docverse.build set date_created = date_created - interval '2 days'")
+
+    assert (await host.services.lifecycle.evaluate(owner.org, PlainJob()))["builds"] == 0, "the rule is off"
+    await rule(host, "build_orphan", older_than_days=1)
+    assert (await host.services.lifecycle.evaluate(owner.org, PlainJob()))["builds"] == 1
+
+    kept = [build["id"] for build in await host.call("GET", f"{guide.path}/builds")]
+    assert {waiting, assigned, halfway} < set(kept) and orphan not in kept
+
+
 async def test_an_update_to_a_build_that_is_being_deleted_waits_and_is_refused(host: Host) -> None:
     await host.add_org()
     guide = await host.add_project()
@@ -193,6 +220,24 @@ async def test_an_evaluation_that_is_interrupted_is_finished_by_its_second_attem
         kept = await host.services.objects.objects("purgatory/rubin")
         assert len(kept) == (1 if mode == "pointer" else 2)
         assert sql(host, "select count(*) from docverse.purgatory where date_moved is null") == [(0,)]
+
+
+@pytest.mark.req("D98", "D120")
+async def test_a_dashboard_that_could_not_be_rendered_is_rendered_by_the_next_run(host: Host) -> None:
+    await host.add_org()
+    await host.add_org("other")  # so that the job has not failed, and is not tried again
+    guide = await host.add_project()
+    await rule(host, "draft_inactivity", older_than_days=30)
+    async with host.working():
+        await guide.publish("draft", {"index.html": "stale"})
+        await guide.publish("main", {"index.html": "new"})
+    age(host, "draft", 31)
+    async with host.working(on_store(FailingStore(host.config.objects, "__dashboard", 1))):
+        job = await run(host, "lifecycle_eval")
+        assert job["status"] == "completed_with_errors" and "v/draft/" in await guide.page("v/")
+        again = await run(host, "lifecycle_eval")
+        assert again["status"] == "completed" and "v/draft/" not in await guide.page("v/")
+    assert sql(host, "select count(*) from docverse.project where dashboard_due is not null") == [(0,)]
 
 
 @pytest.mark.req("D120", "D121")

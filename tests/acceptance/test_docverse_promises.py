@@ -1,16 +1,18 @@
 """The documentation host: promises in numbers, such as how often, how many and which lock."""
 
 import ast
+import asyncio
 import inspect
 import textwrap
 from typing import Any
 
 import asyncpg
 import pytest
-from docverse import Host, until
+from docverse import Host, HostedProject, until
 from docverse_parts import Held, Window, watched
 from docverse_upkeep import FailingStore, Repository, on_store, sql
 
+from dutiful import State
 from examples.docverse import jobs, upkeep
 
 pytest_plugins = ["docverse_fixtures"]
@@ -68,19 +70,82 @@ async def test_the_second_wait_is_twice_as_long_as_the_first(host: Host, kind: s
     if kind == "build_processing":
         failing.part = "site"
     async with host.working(on_store(failing)):
-        if kind == "build_processing":
-            job_id = await project.signal(await project.upload("main"))
-        elif kind == "edition_update":
-            job_id = await project.assign("__main", build)
-        else:
-            body = {"repository": "rubin/theme"}
-            job_id = (await host.call("PUT", "/orgs/rubin/template", 202, json=body))["queue_job"]
+        job_id = await _start(host, project, kind, build)
         ended = await host.ended(job_id)
     assert (ended["kind"], ended["status"]) == (kind, "failed")
     record = await host.jobs.find(job_id)
     assert record is not None and record.attempt == 3
     waits = [wait for (wait,) in sql(host, f"{WAITS} where job_id = %s order by claim_id", record.id)]
     assert len(waits) == 2 and waits[1] > 1.4 * waits[0], waits  # 50 and 100 ms, each with some jitter
+
+
+class FromTheStart(Window):
+    """Lets the first render fail, and stops the second inventory."""
+
+    def __init__(self) -> None:
+        self.inventories = 0
+        self.failed = False
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def before(self, operation: str, key: str) -> None:
+        if operation == "list" and "/builds/" in key:
+            self.inventories += 1
+            if self.inventories == 2:
+                self.reached.set()
+                await self.released.wait()
+        elif key.endswith("__dashboard.html") and not self.failed:
+            self.failed = True
+            raise OSError("the object store is away")
+
+
+@pytest.mark.req("D118", "D119")
+async def test_a_retry_begins_with_the_inventory_and_without_the_progress_of_the_first_attempt(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    window = FromTheStart()
+    async with host.working(watched(window)):
+        job_id = await project.signal(await project.upload("main"))
+        async with asyncio.timeout(30):
+            await window.reached.wait()
+
+        async def begun_again() -> bool:
+            job = await host.job(job_id)
+            return (job["phase"], job["progress"]) == ("inventory", None)
+
+        await until(begun_again)
+        window.released.set()
+        ended = await host.ended(job_id)
+    assert (ended["status"], window.inventories) == ("completed", 2)
+    record = await host.jobs.find(job_id)
+    assert record is not None and record.attempt == 2
+
+
+@pytest.mark.req("D118", "D127")
+@pytest.mark.parametrize("kind", PATIENT)
+async def test_every_phase_of_a_second_attempt_is_its_own(host: Host, kind: str) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    Repository(host, "rubin/theme").commit(dashboard_html="x")
+    async with host.working():
+        build, _ = await project.publish("main")
+    async with host.working(on_store(FailingStore(host.config.objects, "__dashboard", 1))):
+        job_id = await _start(host, project, kind, build)
+        assert (await host.ended(job_id))["kind"] == kind
+    snapshot = await host.jobs.snapshot(job_id)
+    assert snapshot is not None and (snapshot.job.attempt, snapshot.job.state) == (2, State.COMPLETED)
+    began = snapshot.job.started_at
+    assert began is not None and len(snapshot.phases) > 1
+    assert all(phase.started_at is not None and phase.started_at >= began for phase in snapshot.phases)
+
+
+async def _start(host: Host, project: HostedProject, kind: str, build: str) -> str:
+    """Starts a job of one of the patient kinds, as users do; `build` is for edition_update."""
+    if kind == "build_processing":
+        return await project.signal(await project.upload("main"))
+    if kind == "edition_update":
+        return await project.assign("__main", build)
+    body = {"repository": "rubin/theme"}
+    return str((await host.call("PUT", "/orgs/rubin/template", 202, json=body))["queue_job"])
 
 
 @pytest.mark.req("D52", "D55", "D56", "D57")

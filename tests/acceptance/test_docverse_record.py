@@ -8,12 +8,14 @@ from typing import Any, get_type_hints
 import pytest
 from docverse import SUPERUSER, CleanDocverse, Host, hosting, until
 from docverse_parts import Held, watched
+from docverse_upkeep import GitHub, Repository, run, sql
 
 from dutiful import State
 from examples.docverse import public_ids
 from examples.docverse.ports import QueueBackend
 from examples.docverse.queue_backend import DutifulQueueBackend
 from examples.docverse.queue_job import STATUS, QueueJob
+from examples.docverse.upkeep import PERIODIC
 
 pytest_plugins = ["docverse_fixtures"]
 
@@ -55,7 +57,7 @@ async def test_the_api_and_the_sql_view_show_the_same_record_at_every_moment(hos
     assert ended["build_id"] == (await host.services.hosting.build(owner, build)).id
     assert [e["item"] for e in ended["errors"]] == [e["slug"] for e in ended["progress"]["editions_failed"]] == ["v1.x"]
     by_subject = await host.jobs.jobs(tenant="rubin", subject={"project_id": owner.id})
-    assert [str(job.id) for job in by_subject] == [job_id]
+    assert [public_ids.spell_job(job.id) for job in by_subject] == [job_id]
 
 
 @pytest.mark.req("D11", "D125")
@@ -74,6 +76,70 @@ async def test_an_id_that_is_mistyped_is_422_and_one_that_is_unknown_404(host: H
         await host.ended(job_id)
     await (await host.jobs.operator("tests")).jobs.delete_finished(timedelta(0))
     await host.call("GET", f"/queue/jobs/{spelled}", 404)
+
+
+@pytest.mark.req("D11")
+async def test_every_answer_that_names_a_job_spells_its_public_id(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    Repository(host, "rubin/theme").commit(dashboard_html="x")
+    await GitHub.enroll(host)
+    async with host.working():
+        build = await project.upload("main")
+        named = [await project.signal(build), (await project.build(build))["queue_job"]]
+        await host.ended(named[0])
+        (entry,) = await project.history("__main")
+        named += [entry["queue_job"], await project.assign("__main", build)]
+        for path in ("/orgs/rubin/template", f"{project.path}/template"):
+            named.append((await host.call("PUT", path, 202, json={"repository": "rubin/theme"}))["queue_job"])
+        named.append(await GitHub(host).push("rubin/theme"))
+        assert [(await host.ended(job))["public_id"] for job in named] == named
+
+
+@pytest.mark.req("D19", "D46")
+async def test_items_of_progress_are_named_for_what_they_are(host: Host) -> None:
+    await host.add_org()
+    await host.add_org("other")
+    Repository(host, "rubin/theme").commit(dashboard_html="x")
+    for org in ("rubin", "other"):
+        await host.add_project(org, source_repository="rubin/theme")
+    sql(host, "update docverse.organization_credentials set encrypted_credential = 'unreadable' where org_id ="
+              " (select id from docverse.organization where slug = 'other')")  # fmt: skip
+    shown: dict[str, dict[str, Any]] = {}
+    async with host.working():
+        template = await host.call("PUT", "/orgs/rubin/template", 202, json={"repository": "rubin/theme"})
+        shown["dashboard_sync"] = (await host.ended(template["queue_job"]))["progress"]
+        for kind in PERIODIC:
+            job = await run(host, kind)
+            shown[kind] = (await _both(host, job["public_id"]))["progress"]
+    failed = shown["credential_reencrypt"]["orgs_failed"]
+    shown["credential_reencrypt"]["orgs_failed"] = []
+    assert [(entry["slug"], "no configured key" in entry["error"]) for entry in failed] == [("other", True)]
+    both = ["other", "rubin"]
+    assert shown == {
+        "dashboard_sync": _items("projects", total=1, completed=["guide"]),
+        "git_ref_audit": _items("projects", total=2, completed=["other/guide", "rubin/guide"]),
+        "lifecycle_eval": _items("orgs", total=2, completed=both),
+        "purgatory_cleanup": _items("orgs", total=2, completed=both),
+        "credential_reencrypt": _items("orgs", total=2, completed=["rubin"]),
+    }
+
+
+def _items(noun: str, total: int, completed: list[str]) -> dict[str, Any]:
+    lists = {"total": total, "completed": completed, "skipped": [], "failed": [], "in_progress": []}
+    return {f"{noun}_{name}": value for name, value in lists.items()}
+
+
+@pytest.mark.req("D20")
+async def test_errors_say_what_failed_and_show_nothing_of_the_hosts_code(host: Host) -> None:
+    async with host.working():
+        job = await host.jobs.enqueue("dashboard_sync", {"template_ids": [0]})
+        await host.ended(job.public_id)
+    record = await job.record()
+    assert record.errors is not None and "Traceback" in record.errors[0]["traceback"]
+    (shown,) = (await _both(host, job.public_id))["errors"]
+    assert shown == {name: value for name, value in record.errors[0].items() if name != "traceback"}
+    assert "template 0 is not tracked any more" in shown["message"]
 
 
 @pytest.mark.req("D14")
@@ -157,7 +223,7 @@ async def test_builds_are_taken_and_their_jobs_shown_while_redis_is_down(
 
 async def _both(host: Host, job_id: str) -> dict[str, Any]:
     """The record by the API and by SQL, which are equal."""
-    row = await host.services.database.source.fetchrow("select * from docverse.queue_job where id::text = $1", job_id)
+    row = await host.services.database.source.fetchrow("select * from docverse.queue_job where public_id = $1", job_id)
     assert list(row.keys()) == COLUMNS
     shown = await host.job(job_id)
     for name in ("date_created", "date_started", "date_completed"):

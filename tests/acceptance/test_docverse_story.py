@@ -2,11 +2,13 @@
 
 import os
 import re
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,12 +53,55 @@ def test_the_sample_pages_are_served_until_the_worker_is_gone(postgres18: Postgr
     with _serving("--database-url", postgres18.dsn()) as (process, site):
         assert "main" in httpx2.get(f"{site}/rubin/guide/", trust_env=False).text
         assert "v2.0.x" in httpx2.get(f"{site}/rubin/guide/v/", trust_env=False).text
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        workers = [int(pid) for pid in children if b"dutiful.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        assert len(workers) == 1
-        os.kill(workers[0], signal.SIGKILL)
+        os.kill(_worker(process), signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "the worker ended with -9" in errors and "Traceback" not in errors
+
+
+def _ignore_ctrl_c() -> None:
+    """As a shell does for what a script starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("preexec", [None, _ignore_ctrl_c], ids=["in front", "in the background"])
+def test_a_host_that_is_terminated_takes_its_worker_and_its_database_with_it(
+    postgres18: Postgres, preexec: Callable[[], object] | None
+) -> None:
+    before = _databases(postgres18)
+    with _serving("--database-url", postgres18.dsn(), preexec=preexec) as (process, _):
+        worker = _worker(process)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert not Path(f"/proc/{worker}").exists() and _databases(postgres18) == before
+
+
+def test_a_host_that_waits_for_its_object_store_ends_its_worker_all_the_same(postgres18: Postgres) -> None:
+    with _serving("--database-url", postgres18.dsn()) as (process, site):
+        worker = os.pidfd_open(_worker(process))
+        folder = _variable(process, "DOCVERSE_FOLDER")
+        # A pipe that no one writes to is an object that is never read.
+        os.mkfifo(folder / "objects/orgs/lsst/projects/notes/editions/__main/silent.html")
+        with pytest.raises(httpx2.ReadTimeout):
+            httpx2.get(f"{site}/lsst/notes/silent.html", trust_env=False, timeout=1)
+        process.terminate()
+        assert select.select([worker], [], [], 60)[0], "the worker is still there"
+        os.close(worker)
+        process.kill()
+        process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _worker(process: "subprocess.Popen[str]") -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (worker,) = [int(pid) for pid in children if b"dutiful.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return worker
+
+
+def _variable(process: "subprocess.Popen[str]", name: str) -> Path:
+    """A setting of the host, as its worker has it."""
+    environment = Path(f"/proc/{_worker(process)}/environ").read_bytes().decode().split("\0")
+    return Path(dict(line.split("=", 1) for line in environment if line)[name])
 
 
 def test_a_port_that_is_taken_is_reported_in_a_line(postgres18: Postgres) -> None:
@@ -69,13 +114,16 @@ def test_a_port_that_is_taken_is_reported_in_a_line(postgres18: Postgres) -> Non
 
 
 @contextmanager
-def _serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def _serving(
+    *options: str, preexec: Callable[[], object] | None = None
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """`--serve` on a free port, when it says where its pages are."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", "examples.docverse", "--serve", "--port", str(port), *options],
         cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=preexec,
     )  # fmt: skip
     try:
         assert process.stdout is not None

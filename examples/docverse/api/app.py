@@ -1,5 +1,6 @@
 """The HTTP service."""
 
+from asyncpg import CharacterNotInRepertoireError, UntranslatableCharacterError
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
@@ -20,6 +21,7 @@ ERRORS: dict[type[Exception], int] = {
     BadTarball: 422,
     ValueError: 422,
 }
+UNFIT = "a text has a character that the database does not store, U+0000 for example: leave it out"
 
 
 def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
@@ -29,9 +31,15 @@ def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
         api.include_router(module.router)
     for kind in ERRORS:
         api.add_exception_handler(kind, _answer)
+    for kind in (CharacterNotInRepertoireError, UntranslatableCharacterError, UnicodeEncodeError):
+        api.add_exception_handler(kind, _refuse_character)
     return api
 
 
 async def _answer(request: Request, error: Exception) -> JSONResponse:
     code = next(code for kind, code in ERRORS.items() if isinstance(error, kind))
     return JSONResponse({"detail": str(error)}, code)
+
+
+async def _refuse_character(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": UNFIT}, 422)

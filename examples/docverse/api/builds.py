@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel
 
-from examples.docverse import records
+from examples.docverse import public_ids, records
 from examples.docverse.api.access import FoundBuild, FoundProject, Services
 from examples.docverse.records import Build
 from examples.docverse.storage.tarball import LIMITS
@@ -67,5 +67,5 @@ def show(build: Build) -> dict[str, Any]:
         "git_ref": build.git_ref,
         "status": build.status,
         "date_created": build.date_created,
-        "queue_job": None if build.queue_job is None else str(build.queue_job),
+        "queue_job": None if build.queue_job is None else public_ids.spell_job(build.queue_job),
     }

@@ -49,7 +49,7 @@ async def history(edition: FoundEdition, services: Services) -> list[dict[str, A
             "build": public_ids.spell(row["public_id"]),
             "git_ref": row["git_ref"],
             "reason": row["reason"],
-            "queue_job": str(row["queue_job"]),
+            "queue_job": public_ids.spell_job(row["queue_job"]),
             "date_created": row["date_created"],
         }
         for row in await services.database.all("history", edition.id)
@@ -63,4 +63,4 @@ async def patch(
     """Assigns a build, also an older one."""
     called.check(org, admin=True)
     build = await services.hosting.build(project, patch.build)
-    return {"queue_job": await services.hosting.assign(edition, build, project)}
+    return {"queue_job": public_ids.spell_job(await services.hosting.assign(edition, build, project))}

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 
+from examples.docverse import public_ids
 from examples.docverse.api.access import Services
 from examples.docverse.factory import Docverse
 from examples.docverse.git_refs import check_ref, check_repository
@@ -28,7 +29,8 @@ async def receive(org: str, request: Request, services: Services) -> dict[str, A
     if request.headers.get("x-github-event") != "push":
         return {"queue_job": None}
     push = _push(request.headers.get("x-github-delivery", ""), body)
-    return {"queue_job": None if push is None else await services.templates.pushed(owner, push)}
+    job = None if push is None else await services.templates.pushed(owner, push)
+    return {"queue_job": None if job is None else public_ids.spell_job(job)}
 
 
 async def _body(request: Request) -> bytes:

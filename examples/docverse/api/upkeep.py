@@ -6,6 +6,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from examples.docverse import public_ids
 from examples.docverse.api.access import Called, FoundEdition, FoundProject, Services
 
 router = APIRouter(prefix="/orgs/{org}")
@@ -44,7 +45,8 @@ class Exemption(BaseModel):
 async def put_template(org: str, given: Template, called: Called, services: Services) -> dict[str, Any]:
     called.check(org, admin=True)
     owner = await services.hosting.org(org)
-    return {"queue_job": await services.templates.track(owner, None, given.repository, given.git_ref, given.path)}
+    job = await services.templates.track(owner, None, given.repository, given.git_ref, given.path)
+    return {"queue_job": public_ids.spell_job(job)}
 
 
 @router.put("/projects/{project}/template", status_code=202)
@@ -53,7 +55,7 @@ async def put_override(
 ) -> dict[str, Any]:
     called.check(org, admin=True)
     job = await services.templates.track(project.org, project, given.repository, given.git_ref, given.path)
-    return {"queue_job": job}
+    return {"queue_job": public_ids.spell_job(job)}
 
 
 @router.get("/rules")

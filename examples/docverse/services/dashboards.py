@@ -65,6 +65,7 @@ class DashboardService:
         What is shown is read with the lock held, so the render that comes last shows the newest state.
         """
         async with job.lock("project", project.id):
+            due = await self._database.value("dashboard_due", project.id)
             rows = await self._database.all("shown_editions", project.id)
             editions = [describe(row, project, self._site) for row in rows]
             pages = await render(await self._templates(project), _shown(project, editions))
@@ -76,6 +77,7 @@ class DashboardService:
             await edge.purge(f"{project.slug}/__dashboard.html")
             await edge.purge(f"{project.slug}/__switcher.json")
         await asyncio.gather(*(self._write_metadata(row["id"], project, job) for row in rows))
+        await self._database.run("dashboard_rendered", project.id, due)
 
     async def _write_metadata(self, edition_id: int, project: Project, job: Job) -> None:
         async with job.lock("edition", edition_id):

@@ -3,6 +3,7 @@
 from examples.docverse import records
 from examples.docverse.database import Database
 from examples.docverse.ports import Job
+from examples.docverse.services.build_processing import EditionsProgress
 from examples.docverse.services.dashboards import DashboardService
 from examples.docverse.services.editions import EditionGone, EditionService
 
@@ -13,7 +14,7 @@ class EditionUpdate:
         self._editions = editions
         self._dashboards = dashboards
 
-    async def editions(self, edition_id: int, assigned_build_id: int, job: Job) -> None:
+    async def editions(self, edition_id: int, assigned_build_id: int, job: Job) -> EditionsProgress:
         row = await self._database.one("edition_by_id", edition_id)
         if row is None:
             raise EditionGone(f"edition {edition_id} was deleted")
@@ -27,10 +28,18 @@ class EditionUpdate:
         except Exception as error:
             job.mark_edition_failed(edition.slug, error)
             raise
+        return EditionsProgress(
+            editions_total=1,
+            editions_completed=[edition.slug],
+            editions_skipped=[],
+            editions_failed=[],
+            editions_in_progress=[],
+        )
 
     async def dashboard(self, edition_id: int, job: Job) -> None:
         row = await self._database.one("edition_by_id", edition_id)
         if row is not None:
+            job.message("Rendering the dashboard")
             await self._dashboards.render(
                 records.project(await self._database.one("project_by_id", row["project_id"])), job
             )

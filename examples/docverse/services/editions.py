@@ -37,7 +37,10 @@ class EditionService:
                 raise EditionGone(f"edition {edition.slug} was deleted")
             if not assigned and current["date_created"] is not None and current["date_created"] > build.date_created:
                 return True
-            if assigned or current["publishing_build_id"] is not None or current["build_id"] != build.id:
+            done = current["build_id"] == build.id and current["publishing_build_id"] is None
+            if assigned:  # a newer build may have come since an earlier attempt, and stays
+                done = await self._database.value("assigned_before", edition.id, build.id, job.id)
+            if not done:
                 await self._publish(edition, build, project, current["build_id"], job, assigned=assigned)
             # Else an earlier attempt of this job has published it, and perhaps died before it wrote the metadata.
             await self._metadata.write(edition.id, project)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from examples.docverse import public_ids, records
 from examples.docverse.database import Database
-from examples.docverse.git_refs import check_ref, check_repository
+from examples.docverse.git_refs import check_ref, check_repository, is_ref
 from examples.docverse.layout import MAIN
 from examples.docverse.ports import ObjectStore, QueueBackend
 from examples.docverse.records import Build, Edition, Org, Project
@@ -36,20 +36,39 @@ class Conflict(Exception):
     """It exists already, or is in another state."""
 
 
-def check_slug(slug: str, pattern: re.Pattern[str] = _SLUG) -> str:
-    if not pattern.fullmatch(slug):
+def check_slug(slug: str) -> str:
+    if not _SLUG.fullmatch(slug):
         raise Refused(f"slug {slug[:60]!r} may have lower-case letters, digits and hyphens only, 60 at most")
+    return slug
+
+
+def check_edition_slug(slug: str) -> str:
+    if not _EDITION_SLUG.fullmatch(slug):
+        raise Refused(f"slug {slug[:80]!r} may have letters, digits, hyphens and dots only, 80 at most")
     return slug
 
 
 def check_rules(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for rule in rules:
-        match, slug = rule.get("match"), rule.get("slug")
-        if not isinstance(match, str) or not match or match.count("*") > 1:
-            raise Refused(f"rewrite rule {rule}: match must be a git ref with at most one *")
-        if (rule.get("ignore") is True) == isinstance(slug, str):
-            raise Refused(f'rewrite rule {rule}: give it either a slug or "ignore": true')
+        if problem := _problem(rule):
+            raise Refused(f"rewrite rule {rule}: {problem}")
     return rules
+
+
+def _problem(rule: dict[str, Any]) -> str | None:
+    match, slug = rule.get("match"), rule.get("slug")
+    if not isinstance(match, str) or match.count("*") > 1 or not is_ref(match.replace("*", "x")):
+        return "match must be a git ref with at most one *"
+    if set(rule) == {"match", "ignore"} and rule["ignore"] is True:
+        return None
+    if set(rule) != {"match", "slug"} or not isinstance(slug, str):
+        return 'give it either a slug or "ignore": true, and nothing else'
+    if slug.count("*") > match.count("*"):
+        return "slug may have a * only if match has one, and only one"
+    # What a * stands for is made fit when a build comes, so any letter is as good.
+    if slug == MAIN or not _EDITION_SLUG.fullmatch(slug.replace("*", "x")):
+        return "slug may have letters, digits, hyphens and dots only, and a *"
+    return None
 
 
 class HostingService:
@@ -147,9 +166,10 @@ class HostingService:
         return await self.build(project, build.public_id)
 
     async def add_edition(self, project: Project, slug: str, title: str, git_ref: str | None) -> Edition:
-        check_slug(slug, _EDITION_SLUG)
+        check_edition_slug(slug)
         mode, params = ("manual", {}) if git_ref is None else ("git_ref", {"git_ref": check_ref(git_ref)})
-        await self._database.run("add_edition", project.id, slug, title, "draft", mode, params)
+        if await self._database.value("add_edition", project.id, slug, title, "draft", mode, params) is None:
+            raise Conflict(f"there is an edition {slug} already: PATCH its build, or choose another slug")
         return await self.edition(project, slug)
 
     async def edition(self, project: Project, slug: str) -> Edition:
@@ -160,8 +180,11 @@ class HostingService:
 
     async def assign(self, edition: Edition, build: Build, project: Project) -> str:
         """Enqueues the update of an edition to a build that an admin names; the job's id."""
-        if build.status not in ("completed", "completed_with_errors", "processing", "failed"):
-            raise Conflict(f"build {build.public_id} is {build.status}: it has no inventory yet")
+        if not await self._database.value("has_inventory", build.id):
+            raise Conflict(
+                f"build {build.public_id} is {build.status} and has no inventory: signal that it is uploaded, or retry "
+                "its job"
+            )
         payload = {**_references(project), "edition_id": edition.id, "assigned_build_id": build.id}
         job = await self._queue_in(None).enqueue("edition_update", payload)
         assert job is not None

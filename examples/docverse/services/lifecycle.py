@@ -58,20 +58,19 @@ class LifecycleService:
     async def evaluate(self, org: Org, job: Job) -> dict[str, int]:
         """Soft-deletes what the rules of an organization match; how many of each."""
         finished = await self._deletion.finish(org.id)
-        changed: set[int] = set()
         drafts = 0
         for row in await self._database.all("stale_drafts", org.id, None):
-            drafts += await self._delete_draft(org, row["id"], changed, job)
+            drafts += await self._delete_draft(org, row["id"], job)
         builds = 0
         for row in await self._database.all("orphan_builds", org.id, None):
             build = records.build(await self._database.one("build_by_id", row["id"]))
             project = await self._deletion.project_of(build.project_id)
             builds += await self._deletion.delete_build(build, project, "build_orphan", job)
-        for project_id in sorted(changed):
-            await self._dashboards.render(await self._deletion.project_of(project_id), job)
+        for row in await self._database.all("due_dashboards", org.id):
+            await self._dashboards.render(await self._deletion.project_of(row["id"]), job)
         return {"drafts": drafts, "builds": builds, "finished": finished}
 
-    async def _delete_draft(self, org: Org, edition_id: int, changed: set[int], job: Job) -> bool:
+    async def _delete_draft(self, org: Org, edition_id: int, job: Job) -> bool:
         async with job.lock("edition", edition_id):
             # A build may have reached it while we waited.
             if await self._database.value("stale_drafts", org.id, edition_id) is None:
@@ -79,5 +78,4 @@ class LifecycleService:
             edition = records.edition(await self._database.one("edition_by_id", edition_id))
             project = await self._deletion.project_of(edition.project_id)
             await self._deletion.delete_edition(edition, project, "draft_inactivity", job)
-            changed.add(project.id)
             return True

@@ -39,7 +39,7 @@ class RefAudit:
         for row in await self._database.all("audited_editions", project.id, None):
             if verdict := _verdict(row, refs):
                 await self._apply(verdict, row, refs, project, job, found)
-        if any(found.values()):
+        if await self._database.value("dashboard_due", project.id) is not None:
             await self._dashboards.render(project, job)
         return found
 
@@ -65,6 +65,6 @@ def _verdict(row: Any, refs: dict[str, str]) -> str | None:
         return "cleared" if flagged else None
     if row["action"] is None:
         return None
-    if row["action"] == "delete" and not row["lifecycle_exempt"]:
+    if row["action"] == "delete" and not row["exempt"]:
         return "deleted"
     return None if flagged else "flagged"

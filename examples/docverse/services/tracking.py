@@ -79,26 +79,26 @@ class TrackingService:
         """The editions to update; those that do not exist are created."""
         before = [row["git_ref"] for row in await self._database.all("releases_before", build.id)]
         wanted = wanted_editions(build.git_ref, project, before)
-        existing = await self._editions(project)
         for one in wanted:
-            if not any(_tracks(edition, one) for edition in existing):
-                await self._create(project, one, {edition.slug for edition in existing})
-        existing = await self._editions(project)
+            await self._create(project, one)
         # Several editions may track the same ref: those that an admin made, too.
-        return [edition for edition in existing if any(_tracks(edition, one) for one in wanted)]
+        return await self._tracking(project, *wanted)
 
-    async def _create(self, project: Project, wanted: Wanted, taken: set[str]) -> None:
-        slug = wanted.slug
-        if slug in taken:
-            # Another ref has this slug: `a/b` and `a-b`, say.
-            slug = f"{slug}-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:6]}"
-        title = project.title if wanted.slug == MAIN else wanted.tracking_params.get("git_ref", slug)
-        await self._database.run(
-            "add_edition", project.id, slug, title, wanted.kind, wanted.tracking_mode, wanted.tracking_params
-        )
+    async def _create(self, project: Project, wanted: Wanted) -> None:
+        """Creates an edition, unless there is one. Another job may do the same at this moment: the row decides."""
+        # Another ref may have this slug: `a/b` and `a-b`, say.
+        unlike = f"{wanted.slug}-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:6]}"
+        for slug in (wanted.slug, unlike):
+            if await self._tracking(project, wanted):
+                return
+            title = project.title if wanted.slug == MAIN else wanted.tracking_params.get("git_ref", slug)
+            await self._database.run(
+                "add_edition", project.id, slug, title, wanted.kind, wanted.tracking_mode, wanted.tracking_params
+            )
 
-    async def _editions(self, project: Project) -> list[Edition]:
-        return [records.edition(row) for row in await self._database.all("editions_of_project", project.id)]
+    async def _tracking(self, project: Project, *wanted: Wanted) -> list[Edition]:
+        rows = await self._database.all("editions_of_project", project.id)
+        return [edition for edition in map(records.edition, rows) if any(_tracks(edition, one) for one in wanted)]
 
 
 def _tracks(edition: Edition, wanted: Wanted) -> bool:

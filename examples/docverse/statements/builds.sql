@@ -50,6 +50,10 @@ on conflict (build_id, key) do update
 set content_hash = excluded.content_hash, content_type = excluded.content_type, size = excluded.size
 where (b.content_hash, b.content_type, b.size) is distinct from (excluded.content_hash, excluded.content_type, excluded.size);
 
+-- name: has_inventory
+-- A build has one object at least, and its inventory is written at once.
+select exists (select from docverse.build_object where build_id = $1);
+
 -- name: build_objects
 select key, content_hash, content_type, size from docverse.build_object where build_id = $1 order by key;
 

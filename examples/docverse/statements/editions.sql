@@ -1,7 +1,8 @@
 -- name: add_edition
 insert into docverse.edition (project_id, slug, title, kind, tracking_mode, tracking_params)
 values ($1, $2, $3, $4, $5, $6)
-on conflict (project_id, slug) where date_deleted is null do nothing;
+on conflict (project_id, slug) where date_deleted is null do nothing
+returning id;
 
 -- name: edition
 select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
@@ -23,7 +24,8 @@ from docverse.edition e
 left join lateral (
     select b.public_id, b.date_created from docverse.build b
     where b.id = e.build_id
-       or (b.id = e.publishing_build_id and b.status not in ('completed', 'completed_with_errors', 'failed'))
+       or (b.id = e.publishing_build_id
+           and docverse.build_status(b.status, b.queue_job) not in ('completed', 'completed_with_errors', 'failed'))
     order by b.date_created desc limit 1
 ) n on true
 where e.id = $1 and e.date_deleted is null;
@@ -43,6 +45,9 @@ update docverse.edition set build_id = $2, publishing_build_id = null, date_upda
 -- name: log_history
 insert into docverse.edition_build_history (edition_id, build_id, reason, queue_job) values ($1, $2, $3, $4)
 on conflict (edition_id, build_id, queue_job) do nothing;
+
+-- name: assigned_before
+select exists (select from docverse.edition_build_history where edition_id = $1 and build_id = $2 and queue_job = $3);
 
 -- name: history
 select h.id, b.public_id, b.git_ref, h.reason, h.queue_job, h.date_created

@@ -53,7 +53,13 @@ select b.id from docverse.build b where b.id = $1 and b.date_deleted is null for
 update docverse.build set date_deleted = clock_timestamp() where id = $1;
 
 -- name: delete_edition
-update docverse.edition set date_deleted = clock_timestamp() where id = $1;
+with gone as (
+    update docverse.edition set date_deleted = clock_timestamp() where id = $1 returning project_id
+)
+update docverse.project p set dashboard_due = clock_timestamp() from gone where p.id = gone.project_id;
+
+-- name: due_dashboards
+select id from docverse.project where org_id = $1 and dashboard_due is not null and date_deleted is null order by id;
 
 -- name: condemn
 -- One row for each content that is on its way; a second attempt finds that of the first.

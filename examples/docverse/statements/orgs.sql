@@ -39,6 +39,13 @@ select p.id, p.slug, p.title, p.source_repository, p.default_ref, o.id as org_id
 from docverse.project p join docverse.organization o on o.id = p.org_id
 where p.id = $1;
 
+-- name: dashboard_due
+select dashboard_due from docverse.project where id = $1;
+
+-- name: dashboard_rendered
+-- Unless an edition was changed after what is shown was read.
+update docverse.project set dashboard_due = null where id = $1 and dashboard_due = $2;
+
 -- name: projects_of_org
 select p.id, p.slug, p.title, p.source_repository, p.default_ref, o.id as org_id, o.slug as org_slug,
        o.title as org_title, o.publishing_mode, o.rewrite_rules
