@@ -65,7 +65,7 @@ class SmallWorker:
             try:
                 answer = self._providers[task.task_type](request)
             except Exception as error:
-                problem = f"{task.task_type}: {error}"
+                problem = f"{task.task_type}: {error}".replace("\0", "\N{REPLACEMENT CHARACTER}")  # no text has a NUL
             else:
                 done = {"original_payload": task.payload, "worker_payload": answer}
                 return self.run_function(task.payload.get("success_handler"), done)[0]
@@ -80,9 +80,24 @@ class SmallWorker:
         except psycopg.Error as error:
             return f"{name}: {error}", {}
         assert row is not None
-        answer: Json = row["answer"]
-        status = answer["status"]
-        return None if status == "succeeded" else f"{name}: {status}", answer.get("payload") or {}
+        problem, answer = read_envelope(row["answer"])
+        return None if problem is None else f"{name}: {problem}", answer
 
     def close(self) -> None:
         self.session.close()
+
+
+def read_envelope(answer: Any) -> tuple[str | None, Json]:
+    """Reads either form of an envelope: the problem, if there was one, and the payload."""
+    match answer:
+        case {"status": str(status)} if status != "succeeded":
+            return status, {}
+        case {"error": str(problem)} if problem:
+            return problem, {}
+        case {"validation_failure_message": str(problem)} if problem:
+            return problem, {}
+        case {"status": "succeeded"} | {"success": True}:
+            return None, answer.get("payload") or {}
+        case {"success": False}:
+            return "it did not succeed", {}
+    return f"{answer!r:.100} is no envelope", {}

@@ -18,6 +18,12 @@ const COMPLETE = "select dutiful.complete_job($1, $2, $3) as answer";
 const FAIL = "select dutiful.fail_job($1, $2, $3, p_type => $4) as answer";
 const RELEASE = "select dutiful.release_job($1, $2) as answer";
 
+// A handler may throw anything; no text of Postgres has a NUL in it.
+const failure = (claim, error) => {
+  const message = String(error?.message ?? error).replaceAll("\0", "\ufffd");
+  return [FAIL, [...claim, message, error?.name ?? "Error"]];
+};
+
 export class Worker {
   // Sessions of a pool change, so the worker names itself; its jobs show this id.
   id = randomUUID();
@@ -81,14 +87,21 @@ export class Worker {
       settle = [COMPLETE, [...claim, result === undefined ? null : JSON.stringify(result)]];
     } catch (error) {
       // A job that is to be cancelled becomes so when it is given back.
-      settle = stopper.signal.reason === "cancel_requested"
-        ? [RELEASE, claim]
-        : [FAIL, [...claim, error.message, error.name]];
+      settle = stopper.signal.reason === "cancel_requested" ? [RELEASE, claim] : failure(claim, error);
     } finally {
       clearInterval(renewal);
     }
     // The database decides whether the claim still holds: the answer `lost` has changed nothing.
-    this.log("settled", { job: job.job_id, answer: await this.#ask(...settle) });
+    this.log("settled", { job: job.job_id, answer: await this.#settle(claim, ...settle) });
+  }
+
+  async #settle(claim, statement, parameters) {
+    try {
+      return await this.#ask(statement, parameters);
+    } catch (error) {
+      if (!error.code?.startsWith("22")) throw error;
+      return this.#ask(...failure(claim, error)); // the result is too large, or no JSON that Postgres can store
+    }
   }
 
   async #ask(statement, parameters) {

@@ -109,6 +109,10 @@ def test_an_expired_lease_makes_a_task_available_and_every_claim_stays_on_record
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not held by this session"):
         worker.complete(first)
     assert accounts.column("select task_id from queues.task_completed") == []
+    # A late outcome, which is on record in Dutiful, is neither another claim nor an error of the task.
+    late = accounts.ask("select dutiful.complete_job(%s, %s)", first.task_id, held["task_lease_id"])
+    assert late == "lost" and accounts.ask("select count(*) from dutiful.attempt where outcome = 'refused'") == 1
+    assert accounts.column("select error_message from queues.error") == []
     other.complete(again)
     leases = accounts.run("select * from queues.task_lease order by task_lease_id")
     assert list(leases[0]) == ["task_lease_id", "task_id", "leased_at", "expires_at"]
@@ -162,3 +166,59 @@ def test_a_new_channel_is_a_row_and_a_provider(accounts: Accounts) -> None:
     assert accounts.worker(push=pushed.append).run_all() == 1
     accounts.run("drop function comms.get_push_payload(jsonb), comms.record_push(jsonb)")
     assert pushed == [{"device": 7}] and accounts.column("select error_message from queues.error") == []
+
+
+@pytest.mark.req("S19", "S25")
+def test_errors_however_long_and_many_do_not_keep_a_task_from_its_end(accounts: Accounts) -> None:
+    _put(accounts, 1)
+    worker = accounts.worker()
+    task = worker.dequeue()
+    assert task is not None
+    for message in ["\x01" * 300_000, *(f"error {n} {'x' * 5_000}" for n in range(100))]:
+        worker.session.execute("select queues.fail_task(%s, %s)", [task.task_id, message])
+
+    worker.complete(task)
+
+    assert accounts.ask("select count(*) from queues.error where task_id = %s", task.task_id) == 101
+    assert accounts.ask("select errors -> -1 ->> 'message' from dutiful.jobs").startswith("error 99 xxx")
+
+
+@pytest.mark.req("S24", "S25", "S31", "S34")
+def test_what_functions_answer_wrongly_is_an_error_of_their_task_which_ends(accounts: Accounts) -> None:
+    accounts.run("""
+        set role accounts_owner;
+        create function comms.answer(_payload jsonb) returns jsonb language sql security definer
+        as $$ select coalesce(_payload -> 'answer', _payload -> 'original_payload' -> 'answer') $$;
+        grant execute on function comms.answer(jsonb) to worker_service_user;
+        reset role""")
+    wrong = {
+        "null": "None is no envelope",
+        "[1]": "is no envelope",
+        '"succeeded"': "is no envelope",
+        '{"status": null}': "is no envelope",
+        '{"ok": true}': "is no envelope",
+        '{"status": "attempt_not_found"}': "attempt_not_found",
+        '{"success": false, "error": "no row"}': "no row",
+        '{"success": false, "validation_failure_message": "no id"}': "no id",
+        '{"success": false}': "it did not succeed",
+        '{"status": "succeeded", "error": "no row"}': "no row",
+    }
+    handlers = '"before_handler": "comms.answer", "success_handler": "comms.answer", "error_handler": "comms.answer"'
+    for answer in (*wrong, '{"success": true}'):
+        accounts.run(
+            "select queues.enqueue('db_function', %s)", f'{{"db_function": "comms.answer", "answer": {answer}}}'
+        )
+        accounts.run("select queues.enqueue('email', %s)", f'{{{handlers}, "answer": {answer}}}')
+
+    def refuse(request: Any) -> Any:
+        raise ConnectionError("a\0b")
+
+    accounts.worker(email=refuse).run_all()
+
+    accounts.run("drop function comms.answer(jsonb)")
+    assert accounts.ask("select count(*) from queues.task_completed") == 2 * len(wrong) + 2
+    errors = "select error_message from queues.error join queues.task using (task_id) where payload -> 'answer' = %s"
+    for answer, message in wrong.items():
+        found = accounts.column(errors, answer)
+        assert len(found) == 2 and all(one.startswith("comms.answer: ") and message in one for one in found), answer
+    assert accounts.column(errors, '{"success": true}') == ["email: a\N{REPLACEMENT CHARACTER}b"]

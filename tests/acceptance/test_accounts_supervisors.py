@@ -353,10 +353,26 @@ def test_an_attempt_whose_task_ended_without_a_fact_is_closed(accounts: Accounts
         "the success handler failed"
     ]
     if accepted:
-        assert failed == ["accepted by the provider, but not recorded: the success handler failed"]
+        assert failed == ["perhaps accepted by the provider, but not recorded: the success handler failed"]
         assert accounts.sent == [] and EMAIL.facts(accounts) == (1, 0, 1), "it is not sent twice"
     else:
         assert failed == [] and len(accounts.sent) == 1 and EMAIL.facts(accounts) == (2, 1, 1)
+
+
+@pytest.mark.req("S80")
+def test_a_mail_that_was_sent_is_not_sent_again_though_its_success_handler_fails(accounts: Accounts) -> None:
+    """A worker that says nothing about its provider, as a small one: the mail may have been sent."""
+    EMAIL.kickoff(accounts, EMAIL.new_subject(accounts))
+    worker = accounts.worker()
+    accounts.run("revoke execute on function comms.record_email_success(jsonb) from worker_service_user")
+    try:
+        accounts.run_to_the_end(worker)
+    finally:
+        accounts.run("grant execute on function comms.record_email_success(jsonb) to worker_service_user")
+
+    assert len(accounts.sent) == 1 and EMAIL.facts(accounts) == (1, 0, 1)
+    (failed,) = accounts.column("select error_message from comms.send_email_task_failed")
+    assert "comms.record_email_success: " in failed
 
 
 def _next(worker: SmallWorker) -> Any:

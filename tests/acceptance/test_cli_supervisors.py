@@ -109,9 +109,12 @@ def test_it_needs_no_database(
 
 def test_supervisors_and_their_processes_are_listed(email: Supervised, run: Run) -> None:
     email.make("comms.send_sms", channel="sms")
-    for message in (1, 2, 3):
+    for message in (1, 2, 3, 4):
         email.owner.value(KICKOFF, message)
     email.owner.rows("insert into comms.send_email_task_failed values (1, 'no address')")
+    # The last attempt has failed, and the check that records the end has not run yet.
+    email.owner.rows("insert into comms.send_email_attempt select n, 4, gen_random_uuid() from generate_series(1, 3) n")
+    email.owner.rows("insert into comms.send_email_attempt_failed select n, 'busy' from generate_series(1, 3) n")
     email.owner.rows("insert into comms.send_email_attempt values (9, 2, gen_random_uuid())")
     email.owner.rows("insert into comms.send_email_attempt_succeeded values (9)")
     email.root.rows("select {s}.cancel(%s, 'by mistake', null)", email.jobs()[2]["id"])
@@ -125,7 +128,7 @@ def test_supervisors_and_their_processes_are_listed(email: Supervised, run: Run)
             "keys": ["email_message_id"],
             "running": 1,
             "succeeded": 1,
-            "failed": 1,
+            "failed": 2,
             "counted_all": True,
             "base_seconds": 10.0,
         },
@@ -133,16 +136,17 @@ def test_supervisors_and_their_processes_are_listed(email: Supervised, run: Run)
          "failed": 0},
     ]  # fmt: skip
     assert run("supervisor", "list").out.splitlines()[1].split() == [
-        "comms.send_email", "email", "3", "10s", "email_message_id", "1", "1", "1",
+        "comms.send_email", "email", "3", "10s", "email_message_id", "1", "2", "1",
     ]  # fmt: skip
     processes = run("supervisor", "list", "comms.send_email", "--json").json["processes"]
     assert [(one["task_id"], one["state"], one["stuck"], one["keys"]) for one in processes] == [
+        (4, "failed", True, {"email_message_id": "4"}),
         (3, "stalled", True, {"email_message_id": "3"}),
         (2, "succeeded", False, {"email_message_id": "2"}),
         (1, "failed", True, {"email_message_id": "1"}),
     ]
     stuck = run("supervisor", "list", "comms.send_email", "--stuck").out
-    assert [line.split()[:2] for line in stuck.splitlines()[1:]] == [["3", "stalled"], ["1", "failed"]]
+    assert [line.split()[:2] for line in stuck.splitlines()[1:]] == [["4", "failed"], ["3", "stalled"], ["1", "failed"]]
     assert "no address" in stuck
     unknown = run("supervisor", "list", "comms.send_fax")
     assert unknown.code == 1 and "there are the supervisors: comms.send_email, comms.send_sms" in unknown.err

@@ -11,6 +11,7 @@ from channel_world import HANDLERS, ChannelWorld, Row, channel_world, serving
 
 from databases import Postgres
 from dutiful.channels import Channels
+from dutiful.channels.database import ChannelDatabase, FunctionFailed
 
 NAMES = dict(zip(("before_handler", "success_handler", "error_handler"), HANDLERS, strict=True))
 
@@ -238,21 +239,85 @@ async def test_a_function_that_ends_its_sessions_fails_after_three_of_them(world
 @pytest.mark.parametrize(
     "left",
     [
-        "set_config('default_transaction_read_only', 'on', false)",
-        "set_config('client_encoding', 'latin1', false)",
-        "set_config('statement_timeout', '1', false)",
-        "pg_advisory_lock(7)",
+        "perform set_config('default_transaction_read_only', 'on', false)",
+        "perform set_config('client_encoding', 'latin1', false)",
+        "perform set_config('statement_timeout', '1', false)",
+        "perform pg_advisory_lock(7)",
+        "create temp table leftover (n int)",
+        "execute 'deallocate all'",  # also what the worker has prepared
     ],
 )
 async def test_what_a_function_leaves_in_its_session_is_gone_for_the_next(world: ChannelWorld, left: str) -> None:
-    leaves = world.define("leaves", f"perform {left}; return comms.answer(p);")
+    leaves = world.define("leaves", f"{left}; return comms.answer(p);")
     answer = {"status": "succeeded", "text": "€"}
     async with serving(world, concurrency=1):
         await world.ended(world.call(leaves, answer=answer))
         rows = await world.ended(*(world.call("comms.answer", answer=answer) for _ in range(2)))
+        if "set_config" not in left:
+            rows += await world.ended(world.call(leaves, answer=answer))
         locks = world.run("select count(*) as n from pg_locks where locktype = 'advisory'")
-    assert [(row["state"], row["attempt"]) for row in rows] == [("completed", 1)] * 2
+    assert {(row["state"], row["attempt"]) for row in rows} == {("completed", 1)}
     assert locks == [{"n": 0}]
+
+
+async def test_a_function_that_fails_leaves_no_lock_in_its_session(world: ChannelWorld) -> None:
+    """Asked before the session is used again, by which its locks would end anyway."""
+    world.run("create table comms.checked (n int check (n > 0), unique (n) deferrable initially deferred)")
+    raises = world.define("raises_locked", "perform pg_advisory_lock(7); raise exception 'no';")
+    unfit = "perform pg_advisory_lock(7); insert into comms.checked values (1), (1);"
+    commits = world.define("commits_locked", f"{unfit} return '{{}}';")
+    database = ChannelDatabase(
+        world.url, world.schema, direct_dsn=None, pool_size=1, statement_timeout=timedelta(seconds=10)
+    )
+    await database.open()
+    try:
+        for function in (raises, commits):
+            with pytest.raises(FunctionFailed):
+                async with database.transaction() as transaction:
+                    await transaction.run(function, "{}")
+            assert world.run("select count(*) as n from pg_locks where locktype = 'advisory'") == [{"n": 0}]
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize(("encoding", "message"), [("sql_ascii", "'ascii' codec"), ("euc_jp", "client_encoding")])
+async def test_an_answer_in_an_encoding_of_the_functions_own_is_its_failure(
+    world: ChannelWorld, encoding: str, message: str
+) -> None:
+    recodes = world.define("recodes", f"perform set_config('client_encoding', '{encoding}', true); return p -> 'as';")
+    answer = {"status": "日本"}
+    jobs = [
+        (world.call(recodes, **{"as": answer}), message),
+        (world.send("push", 1, before_handler=recodes, **{"as": answer}), "before_handler comms.recodes"),
+    ]
+
+    async with serving(world, Provider().channels):
+        rows = await world.ended(*(job_id for job_id, _ in jobs))
+
+    check(world, jobs, rows)
+    assert world.facts() == ([], [1])
+
+
+async def test_a_function_that_settles_its_own_job_is_a_failure_and_does_not_run_again(world: ChannelWorld) -> None:
+    settles = [
+        world.define(name, f"perform {world.schema}.{call} from {world.schema}.lease l; return '{{}}';")
+        for name, call in (
+            ("completes", "complete_job(l.job_id, l.claim_id)"),
+            ("fails", "fail_job(l.job_id, l.claim_id, 'mine')"),
+            ("releases", "release_job(l.job_id, l.claim_id)"),
+        )
+    ]
+    provider = Provider()
+    jobs, rows = [], []
+    async with serving(world, provider.channels):
+        for n, settle in enumerate(settles):  # one at a time, because each settles all that run
+            for job in (world.call(settle), world.send("push", n, success_handler=settle)):
+                jobs.append((job, f"{settle} failed: it has settled its own job"))
+                rows += await world.ended(job)
+
+    check(world, jobs, rows)
+    assert [request.n for request in provider.requests] == [0, 1, 2] and world.facts() == ([], [])
+    assert [row["result"].get("accepted") for row in rows] == [None, True] * 3
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -207,5 +207,25 @@ async def test_a_node_worker_renews_fails_cancels_and_drains(
         assert await node.answers(waiting.id) == "applied"
 
 
+async def test_what_a_node_worker_cannot_store_fails_its_job_at_once(
+    store: Store, session: Session, program: Path, tmp_path: Path
+) -> None:
+    unfit = {
+        '{"answer": "large"}': "p_result has",
+        '{"answer": "nul"}': "unsupported Unicode escape sequence",
+        '{"answer": "endless"}': "BigInt",
+        '{"thrown": "nothing"}': "null",
+        '{"thrown": "text"}': "a text",
+        '{"thrown": "nul"}': "a\N{REPLACEMENT CHARACTER}b",
+    }
+    async with fleet(store, tmp_path) as started:
+        node = NodeWorker(started, program)
+        for payload, message in unfit.items():
+            job = session.ask("enqueue('unfit', %s, p_max_attempts => 1)", payload)
+            assert await node.answers(job) == "failed"
+            (error,) = session.look_up(job)["errors"]
+            assert message in error["message"], payload
+
+
 async def _all_final(store: Store, jobs: set[UUID]) -> bool:
     return all([(await state(store, job_id)).final for job_id in jobs])

@@ -55,15 +55,11 @@ def due_now(session: Session) -> UUID:
 
 def set_look(session: Session, ago: float, counts: float | None = None) -> None:
     """Sets when the session looked at all levels, and for how long that counts, instead of waiting or being quick."""
-    changed = "" if counts is None else f"v_kept[3] := {int(counts * 1_000_000)};"
-    session.connection.execute(f"""
-        do $$
-        declare v_kept text[] := current_setting('dutiful.levels')::text[];
-        begin
-            v_kept[2] := v_kept[2]::bigint - {int(ago * 1_000_000)};
-            {changed}
-            perform set_config('dutiful.levels', v_kept::text, false);
-        end $$""")
+    session.connection.execute(
+        "select set_config('dutiful.looked_at', (current_setting('dutiful.looked_at')::bigint - %s)::text, false),"
+        " set_config('dutiful.counts_for', coalesce(%s::text, current_setting('dutiful.counts_for')), false)",
+        [int(ago * 1_000_000), None if counts is None else int(counts * 1_000_000)],
+    )
 
 
 def slow_down_looks(session: Session, seconds: float) -> None:
@@ -177,6 +173,18 @@ async def test_a_rollback_takes_back_how_far_the_session_has_claimed(
         assert session.next_job() == jobs[1]
 
     assert [session.next_job(), session.next_job()] == jobs[1:]
+
+
+async def test_a_session_whose_first_look_was_rolled_back_dequeues_at_a_given_time_and_now(
+    store: Store, session: Session, other: Session
+) -> None:
+    """Its settings are empty then, which is no number."""
+    jobs = [due_before(other, 60 - n) for n in range(2)]
+    with session.connection.transaction(force_rollback=True):
+        assert session.next_job() == jobs[0] and remembers(session)
+
+    assert session.next_job(now=datetime.now(UTC)) == jobs[0]
+    assert session.next_job() == jobs[1]
 
 
 async def test_kinds_queues_and_suspects_have_floors_of_their_own(

@@ -439,7 +439,7 @@ async def test_a_released_job_keeps_its_place_and_its_attempts_and_the_claim_sta
 
 
 async def test_a_release_does_not_make_a_job_look_younger(store: Store, session: Session) -> None:
-    due = "select due_at from dutiful.queue_level_heads(null)"
+    due = "select due_at from dutiful.queue_level_heads(null, '{}', 1000)"
     await enqueue_one(store)
     before = session.rows(due)
     held = session.dequeue_one()

@@ -102,5 +102,15 @@ async def test_it_cannot_pass_for_a_worker_in_python_or_remove_one(world: Channe
         ):
             with pytest.raises(psycopg.errors.InvalidParameterValue, match="names of 200 characters at most"):
                 session.execute(f"select {world.schema}.report_worker(gen_random_uuid(), 'x', {wrong})".encode())
+        for wrong in (
+            "null, 'x', '{x}'",
+            "gen_random_uuid(), null, '{x}'",
+            "gen_random_uuid(), repeat('x', 501), '{x}'",
+            "gen_random_uuid(), 'x', '{x}', p_host => repeat('x', 501)",
+            "gen_random_uuid(), 'x', '{x}', p_pid => null",
+        ):
+            with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+                session.execute(f"select {world.schema}.report_worker({wrong})".encode())
+            assert "p_worker and p_name must be given" in (refused.value.diag.message_hint or "")
     (found,) = await store.workers.all()
     assert (found.name, found.kinds, set(found.lanes)) == ("py", ["greet"], {"general"})

@@ -199,6 +199,27 @@ def test_a_task_or_attempt_that_is_not_there_is_answered_by_a_status(world: Supe
             assert world.run(f"comms.{handler}", payload) == {"status": "send_email_attempt_not_found"}
 
 
+@pytest.mark.req("S39", "S41", "S80")
+def test_an_outcome_is_recorded_once_however_often_its_handler_runs(email: Supervised) -> None:
+    """As after the death of a worker that settles in another transaction."""
+    email.owner.value(KICKOFF, 7)
+    email.work_one(email.dequeue("db_function")[0])
+    original = {"original_payload": {"send_email_attempt_id": 1}}
+    failure = "select error_message from comms.send_email_attempt_failed"
+
+    for message in ("busy", "gone"):
+        assert email.run("comms.record_send_email_failure", {**original, "error": message}) == {"status": "succeeded"}
+    assert [row["error_message"] for row in email.root.rows(failure)] == ["busy"]
+
+    email.time_passes()
+    email.work_one(email.dequeue("db_function")[0])
+    original = {"original_payload": {"send_email_attempt_id": 2}}
+    for _ in range(2):
+        assert email.run("comms.record_send_email_success", original) == {"status": "succeeded"}
+    assert email.run("comms.record_send_email_failure", {**original, "error": "twice"}) == {"status": "succeeded"}
+    assert email.facts() == {"tasks": 1, "attempts": 2, "succeeded": 1, "failed": 1, "final": []}
+
+
 @pytest.mark.req("S54")
 def test_a_before_handler_that_was_not_filled_in_fails_the_attempt(world: Supervised) -> None:
     world.owner.rows(MESSAGES)

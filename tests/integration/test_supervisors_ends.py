@@ -171,6 +171,8 @@ def test_a_check_that_fails_by_a_passing_error_is_made_again(email: Supervised) 
 
 def test_a_task_that_a_person_has_locked_does_not_end_its_checks(email: Supervised) -> None:
     email.owner.rows(KICKOFF, 7)
+    settings = "select proconfig as n from pg_proc where oid = 'comms.send_email_supervisor'::regproc"
+    assert "lock_timeout=30s" in email.owner.value(settings)
     email.owner.rows("alter function comms.send_email_supervisor set lock_timeout = '10ms'")
     with email.root.connection.transaction():
         email.root.rows("select 1 from comms.send_email_task for update")

@@ -46,7 +46,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
                 -- It failed by its worker's own word, or never ran: no worker died, and none was running it.
                 when j.state = 'failed' then j.crashes > 0
                 when j.state = 'cancelled' then j.crashes > 0 or j.started_at is not null
-                else false end,
+                -- It was completed by a worker that says nothing of its provider.
+                else true end,
            coalesce(j.errors -> 0 ->> 'message', 'the task ended without a fact')
     from dutiful.look_up_job(_task_id) j
     where j.finished_at is not null

@@ -109,9 +109,11 @@ begin
     if _claim is null and exists (select 1 from queues.task_completed c where c.task_id = _task_id) then
         return;
     end if;
-    select jsonb_agg(jsonb_build_object('type', 'queues.fail_task', 'message', e.error_message) order by e.error_id)
+    -- Dutiful refuses errors without bounds. All of them, as they were reported, are in queues.error.
+    select jsonb_agg(jsonb_build_object('type', 'queues.fail_task', 'message', e.message) order by e.error_id)
     into _errors
-    from queues.reported_error e where e.task_id = _task_id;
+    from (select r.error_id, left(r.error_message, 500) as message from queues.reported_error r
+          where r.task_id = _task_id order by r.error_id desc limit 20) e;
     if _claim is null or dutiful.complete_job(_task_id, _claim, p_errors => _errors) = 'lost' then
         raise exception 'task % is not held by this session', _task_id
             using errcode = 'object_not_in_prerequisite_state',

@@ -74,7 +74,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
                    where t.email_message_id = _email_message_id)
 $$;
 
--- An attempt whose task has ended without a fact has failed. If the provider had accepted the message, no attempt
+-- An attempt whose task has ended without a fact has failed. If the provider may have accepted the message, no attempt
 -- follows: the message would be sent twice.
 create function comms.close_send_email_attempts(_send_email_task_id bigint) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -95,7 +95,7 @@ begin
         on conflict do nothing;
         if _ended.accepted then
             insert into comms.send_email_task_failed (send_email_task_id, error_message)
-            values (_send_email_task_id, 'accepted by the provider, but not recorded: ' || _ended.error_message)
+            values (_send_email_task_id, 'perhaps accepted by the provider, but not recorded: ' || _ended.error_message)
             on conflict do nothing;
         end if;
     end loop;

@@ -27,8 +27,11 @@ PATIENCE, RENEWAL_PATIENCE = 15.0, 5.0  # seconds to wait for an answer
 ANSWER_MARGIN = 10.0  # seconds that the server has to report that a statement took too long
 # Whatever the default of the server is: supervisors have to see facts that were added while they waited for a lock.
 _BEGIN = "begin isolation level read committed"
-# A function can change its session for good, as by a session's setting or lock, and the next one must not notice.
-_COMMIT = "commit; reset session authorization; reset all; close all; unlisten *; select pg_advisory_unlock_all()"
+# A function can change its session for good, as by a session's setting or lock, and the next one must not notice. A
+# rollback takes back all of that but locks.
+_UNLOCK = "select pg_advisory_unlock_all()"
+_COMMIT = f"commit; reset session authorization; reset all; close all; unlisten *; discard temp; {_UNLOCK}"
+_ROLLBACK = f"rollback; {_UNLOCK}"
 # A function that raised one of these may succeed if it is run again: conflicts of transactions, a lack of resources.
 _TRANSIENT = (
     asyncpg.exceptions.TransactionRollbackError,
@@ -36,6 +39,8 @@ _TRANSIENT = (
     asyncpg.exceptions.InsufficientResourcesError,
     asyncpg.exceptions.ReadOnlySQLTransactionError,
 )
+# A function, perhaps another one before, has deallocated all that is prepared in the session.
+_STATEMENT_LOST = asyncpg.exceptions.InvalidSQLStatementNameError
 
 
 class ChannelJob(msgspec.Struct, frozen=True):
@@ -88,12 +93,13 @@ class ClaimTransaction:
         try:
             answer: str | None = await self._connection.fetchval(self._sql["published_run"], function, payload)
             return answer
-        except asyncpg.PostgresError as error:
-            if not _is_raised(error):
-                raise translate(error, self._url) from error
+        except UnicodeError as error:  # the function has changed client_encoding
+            self._connection.terminate()  # the rest of the reply may still be on the way
             raise FunctionFailed(error) from error
         except DRIVER_ERRORS as error:
-            raise translate(error, self._url) from error
+            if _is_raised(error) and not isinstance(error, _STATEMENT_LOST):
+                raise FunctionFailed(error) from error
+            raise self._translated(error) from error
 
     async def complete(self, job: ChannelJob, result: str, errors: Sequence[dict[str, Any]] = ()) -> str:
         """Completes the job; returns `applied`, `repeated` or `lost`."""
@@ -107,7 +113,13 @@ class ClaimTransaction:
         try:
             return str(await self._connection.fetchval(self._sql[statement], *args))
         except DRIVER_ERRORS as error:
-            raise translate(error, self._url) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: BaseException) -> DutifulError:
+        if isinstance(error, _STATEMENT_LOST):
+            self._connection.terminate()  # no other function is to be run on it
+            return ConnectionLost(f"its session has lost the statements of the worker: {error.args[0]}")
+        return translate(error, self._url)
 
 
 class ChannelDatabase:
@@ -223,17 +235,18 @@ class ChannelDatabase:
         transaction: ClaimTransaction | None = None
         committing = False
         try:
-            async with self._db.lend_between(self._begin, _COMMIT) as connection:
+            async with self._db.lend_between(self._begin, _COMMIT, _ROLLBACK) as connection:
                 transaction = ClaimTransaction(connection, self._sql, self.url)
                 yield transaction
                 committing = True
         except DutifulError as error:
-            by_function = transaction is not None and transaction.ran and _is_raised(error.__cause__)
-            if by_function and (committing or not isinstance(error, StoreUnavailable)):
-                raise FunctionFailed(error.__cause__ or error) from error
-            if transaction is not None and transaction.ran and isinstance(error, StoreUnavailable):
-                raise ConnectionLost(f"its connection ended while it ran: {error.__cause__ or error}") from error
-            raise
+            if transaction is None or not transaction.ran or isinstance(error, ConnectionLost):
+                raise
+            cause = error.__cause__ or error
+            if not isinstance(error, StoreUnavailable) or (committing and _is_raised(cause)):
+                raise FunctionFailed(cause) from error
+            what = "its job could not be completed" if _is_raised(cause) else "its connection ended while it ran"
+            raise ConnectionLost(f"{what}: {str(cause) or type(cause).__name__}") from error
 
     async def _check_rights(self) -> None:
         rows = await self._fetch("rights", _CALLED)
@@ -259,5 +272,7 @@ def _message(error: BaseException) -> str:
     """The server's message and hint, without its detail, which may quote a row."""
     if isinstance(error, asyncpg.exceptions.QueryCanceledError):
         return storable(f"was cancelled: {error.args[0]}", LONGEST_MESSAGE)
+    if isinstance(error, UnicodeError):
+        return f"its answer cannot be read as {error.args[0]}: it must leave client_encoding as it is"
     message, hint = str(getattr(error, "message", None) or error), getattr(error, "hint", None)
     return storable(f"{message}; {hint}" if hint else message, LONGEST_MESSAGE)

@@ -55,11 +55,12 @@ class HeldJob:
 
 
 class _NotApplied(Exception):
-    """The settlement was `lost` or `repeated`; raised to roll the transaction back."""
+    """The claim is no longer held; raised to roll back what was done under it, perhaps its settlement, too."""
 
-    def __init__(self, answer: str) -> None:
-        super().__init__(answer)
-        self.answer = answer
+    type = "JobSettled"
+
+    def __init__(self) -> None:
+        super().__init__("it has settled its own job, which is left to the worker")
 
 
 class _CancelRequested(Exception):
@@ -90,9 +91,8 @@ class Dispatcher:
                 await self._run_function(held)
             else:
                 await self._use_channel(held, self._channels[job.kind])
-        except _NotApplied as refused:
-            if refused.answer == "lost":
-                await self._record_loss(job)
+        except _NotApplied:
+            await self._record_loss(job)
 
     # --- db_function
 
@@ -159,7 +159,7 @@ class Dispatcher:
             case "cancel_requested":
                 raise _CancelRequested
             case _:
-                raise _NotApplied("lost")
+                raise _NotApplied
 
     async def _succeed(self, job: ChannelJob, channel: Channel, handler: str, value: Any) -> None:
         provided, errors = worker_payload(channel.name, value)
@@ -192,7 +192,8 @@ class Dispatcher:
     async def _conclude(self, job: ChannelJob, role: str, function: str, payload: str, ending: Conclude | None) -> None:
         """Runs a function and completes the job by its reply, in one transaction; without `ending`, releases the job.
 
-        If the function raises, nothing of it is kept, and the job is settled without it.
+        If the function raises, nothing of it is kept, and the job is settled without it. So it is if the claim is gone:
+        that is refused, unless it was the function itself that had settled the job.
         """
 
         async def attempt() -> None:
@@ -200,13 +201,14 @@ class Dispatcher:
                 reply = read_reply(role, function, await transaction.run(function, payload))
                 answer = await _settle(transaction, job, reply, ending)
                 if answer not in ("applied", "cancelled"):
-                    raise _NotApplied(answer)
+                    raise _NotApplied
 
         try:
             await self._patiently(attempt)
-        except FunctionFailed as failed:
+        except (FunctionFailed, _NotApplied) as failed:
             reply = failed_reply(role, function, failed.type, str(failed))
-            _log_reply(job, reply)
+            if isinstance(failed, FunctionFailed):
+                _log_reply(job, reply)
             if ending is None:
                 await self._patiently(lambda: self._database.release(job))
             else:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from dutiful.cli.options import AsJson
+from dutiful.cli.options import NEGATIVE, AsJson
 from dutiful.cli.output.printing import (
     both_ids,
     note,
@@ -157,7 +157,7 @@ def list_supervisors(
         note(f"only the newest processes were counted of: {', '.join(cut)}")
 
 
-@supervisor.command()
+@supervisor.command(context_settings=NEGATIVE)
 def show(
     ctx: typer.Context,
     process: Annotated[str, typer.Argument(metavar="SCHEMA.NAME", help="The supervisor, as in comms.send_email.")],

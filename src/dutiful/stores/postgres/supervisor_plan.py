@@ -21,6 +21,10 @@ MAX_ATTEMPTS, BASE = 3, timedelta(seconds=10)
 MOST_ATTEMPTS, LONGEST_WAIT = 100, timedelta(days=366)
 KEY_TYPES = ("bigint", "integer", "smallint", "uuid", "text", "date")
 _TAKEN = ("created_at", "scheduled_at", "new_task_id", "tenant")  # by columns and variables of the generated SQL
+_FUNCTIONS = (  # that are generated, of a process
+    "has_{}_succeeded_attempt", "count_{}_failed_attempts", "count_{}_attempts", "is_{}_stuck", "{}_supervisor",
+    "kickoff_{}", "run_{}_attempt",
+)  # fmt: skip
 _NAME = r'"(?:[^"]|"")+"|\w+'
 _REFERENCE = re.compile(rf"(?:({_NAME})=)?(.+?)(?:\( *({_NAME}) *\))?")
 
@@ -134,6 +138,13 @@ def plan(
     def function(option: str, default: str) -> QualifiedName:
         return parse_qualified(handlers[option] or quoted(default), option, name.schema)
 
+    named = {
+        "--before": function("--before", f"get_{name.name}_payload"),
+        "--success": function("--success", f"record_{name.name}_success"),
+        "--error": function("--error", f"record_{name.name}_failure"),
+        "--work": function("--work", name.name),
+    }
+    _check_functions(name, {one: named[one] for one in named if (one == "--work") == (channel == DB_FUNCTION)})
     return SupervisorPlan(
         names=ProcessNames.of(name, _final_table(name, final_table)),
         channel=channel,
@@ -141,10 +152,10 @@ def plan(
         max_attempts=max_attempts,
         base=base,
         worker_role=_worker_role(worker_role or quoted(f"{schema}_sql_worker")),
-        before=function("--before", f"get_{name.name}_payload"),
-        success=function("--success", f"record_{name.name}_success"),
-        error=function("--error", f"record_{name.name}_failure"),
-        work=function("--work", name.name),
+        before=named["--before"],
+        success=named["--success"],
+        error=named["--error"],
+        work=named["--work"],
         schema=schema,
         command=("dutiful", "supervisor", "new", process, "--channel", channel, *given),
     )
@@ -175,6 +186,17 @@ def _check_channel(channel: str, handlers: dict[str, str | None]) -> None:
     for option in ("--before", "--success", "--error"):
         if channel == DB_FUNCTION and handlers[option] is not None:
             raise UsageError(f"{option} is for channels with a provider: with db_function, name the function by --work")
+
+
+def _check_functions(process: QualifiedName, named: dict[str, QualifiedName]) -> None:
+    """Each does one thing: of two with one name only the first would be made, and a failure recorded as a success."""
+    taken = {
+        QualifiedName(process.schema, pattern.format(process.name)): "the process itself" for pattern in _FUNCTIONS
+    }
+    for option, function in named.items():
+        if (other := taken.get(function)) is not None:
+            raise UsageError(f"{option} {function} is already the function of {other}: choose another name")
+        taken[function] = option
 
 
 def _check_backoff(max_attempts: int, base: timedelta) -> None:

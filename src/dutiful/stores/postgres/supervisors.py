@@ -113,7 +113,8 @@ class PostgresSupervisors(Subject):
     async def _counted(self, found: _Found) -> Supervisor:
         if not found.readable:
             return found.record
-        (row,) = await self._db.fetch(found.statement(self._sql["count_processes"]), _LOOKED_AT + 1)
+        statement = found.statement(self._sql["count_processes"])
+        (row,) = await self._db.fetch(statement, _LOOKED_AT + 1, found.record.max_attempts)
         return msgspec.structs.replace(
             found.record,
             running=row["counted"] - row["succeeded"] - row["failed"],

@@ -19,11 +19,14 @@ where p.prokind = 'f' and p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype
 order by 1, 2;
 
 -- name: count_processes
+-- $1: how many of the newest to count, $2: the most attempts.
 select count(*) as counted, count(*) filter (where c.succeeded) as succeeded,
-       count(*) filter (where c.failed and not c.succeeded) as failed
+       count(*) filter (where (c.failed or c.failures >= $2) and not c.succeeded) as failed
 from (select exists (select 1 from {attempt} a join {succeeded} s using ({attempt_id})
                      where a.{task_id} = t.{task_id}) as succeeded,
-             exists (select 1 from {final} f where f.{task_id} = t.{task_id}) as failed
+             exists (select 1 from {final} f where f.{task_id} = t.{task_id}) as failed,
+             (select count(*) from {attempt} a join {failed} f using ({attempt_id})
+              where a.{task_id} = t.{task_id}) as failures
       from (select t.{task_id} from {task} t order by t.{task_id} desc limit $1) t) c;
 
 -- name: list_processes

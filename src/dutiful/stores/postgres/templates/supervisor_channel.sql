@@ -81,7 +81,7 @@ begin
         end $$;
     end if;
     if to_regprocedure({error_signature_text}) is null then
-        -- Records that the attempt failed.
+        -- Records that the attempt failed, unless it has succeeded: a run that is repeated may fail after that.
         create function {error}(_payload jsonb) returns jsonb
         language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
         declare
@@ -93,7 +93,9 @@ begin
                 return jsonb_build_object('status', {attempt_not_found_text});
             end if;
             insert into {failed} ({attempt_id}, error_message)
-            values (_attempt_id, coalesce(_payload ->> 'error', 'no message was given'))
+            select _attempt_id, coalesce(_payload ->> 'error', 'no message was given')
+            where not exists (
+                select 1 from {succeeded} s where s.{attempt_id} = _attempt_id)
             on conflict do nothing;
             return jsonb_build_object('status', 'succeeded');
         end $$;

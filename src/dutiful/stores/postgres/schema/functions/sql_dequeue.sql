@@ -1,9 +1,9 @@
 -- Published for workers in plain SQL or any language: dequeue. A call that takes one job is a few small statements, because
 -- a commit a job is all that a worker with a connection of its own can do about its rate.
 --
--- A session remembers the queue levels in its setting dutiful.levels, each with a floor, as Python workers do, so that dead
--- index entries are not read again. A rollback takes the setting back with the claim. Values are assigned instead of
--- performed where they matter to the rate: an assignment is evaluated without a query.
+-- A session remembers the queue levels in its settings, each with a floor, as Python workers do, so that dead index
+-- entries are not read again. A rollback takes the settings back with the claim. Values are assigned instead of performed
+-- where they matter to the rate: an assignment is evaluated without a query.
 
 -- Returns the id by which a session's claims are known: its setting dutiful.worker, or one that it keeps from now on.
 create or replace function {schema}.session_worker() returns uuid
@@ -74,11 +74,12 @@ end $$;
 -- Returns the queue levels that have a job of p_kinds, best first: by priority, and queues of one priority in the order of
 -- their first jobs. Each start is just below its first job.
 --
--- Remembers them in two settings. In dutiful.levels: whose they are (p_key; null: nothing is remembered), when they were
--- looked at, for how many microseconds that counts, whether another level would be found quickly, the levels, and the one
--- that is alone, if it is; in dutiful.floors: their floors. A look reads dead index entries, so looks may take a twentieth
--- of the time, but one that was slow, perhaps because it waited for a lock, counts for 5 s at most. While they are quick,
--- what is below a floor is missed for a tenth of a second at most, and that there is no job is the answer of a look.
+-- Remembers them in settings of their own, because parsing them from one took longer than reading all. dutiful.levels: whose
+-- they are (p_key; null: nothing is remembered); looked_at: when; counts_for: for how many microseconds that counts; quick:
+-- whether another level would be found quickly; queues, priorities and floors: the levels; queue and priority: the one that
+-- is alone, if it is. A look reads dead index entries, so looks may take a twentieth of the time, but one that was slow,
+-- perhaps because it waited for a lock, counts for 5 s at most. While they are quick, what is below a floor is missed for a
+-- tenth of a second at most, and that there is no job is the answer of a look.
 create or replace function {schema}.session_levels(
     p_key text, p_kinds text[], p_queues text[], p_suspects boolean, p_at bigint, out queues text[],
     out priorities int[], out starts bigint[]
@@ -86,19 +87,27 @@ create or replace function {schema}.session_levels(
 language plpgsql volatile {walk_in_order} as $$
 declare
     v_recent     bigint := p_at - {late_commit};
-    v_kept       text[] := nullif(current_setting('dutiful.levels', true), '')::text[];
-    v_queues     text[] := v_kept[5]::text[];
-    v_priorities int[] := v_kept[6]::int[];
-    v_floors     bigint[] := string_to_array(current_setting('dutiful.floors', true), ' ')::bigint[];
-    v_known      boolean := coalesce(
-        v_kept[1] = p_key and p_at - v_kept[2]::bigint between 0 and v_kept[3]::bigint
-        and not (v_kept[4]::boolean and {schema}.is_level_missing(v_queues, v_priorities)), false);
+    v_known      boolean := coalesce(current_setting('dutiful.levels', true) = p_key, false);
+    v_queues     text[];
+    v_priorities int[];
+    v_floors     bigint[];
     v_often      bigint := 100000;
     v_longest    bigint := 5000000;
-    v_pause      bigint := v_kept[3]::bigint;
+    v_pause      bigint;
     v_quick      boolean;
+    v_looked     bigint;
     v_began      timestamptz;
 begin
+    if v_known then
+        v_looked := current_setting('dutiful.looked_at');
+        v_pause := current_setting('dutiful.counts_for');
+        v_quick := current_setting('dutiful.quick');
+        v_queues := current_setting('dutiful.queues');
+        v_priorities := current_setting('dutiful.priorities');
+        v_floors := string_to_array(current_setting('dutiful.floors'), ' ');
+        v_known := p_at - v_looked between 0 and v_pause
+                   and not (v_quick and {schema}.is_level_missing(v_queues, v_priorities));
+    end if;
     loop
         if not v_known then
             -- Twice if it was slow, because the first time it is planned, and the machine may be busy.
@@ -112,9 +121,8 @@ begin
                 perform {schema}.is_level_missing(v_queues, v_priorities);
                 v_quick := {schema}.microseconds_since(v_began) < 1000;
             end loop;
-            v_kept := array[p_key, {schema}.seq_at(clock_timestamp())::text, v_pause::text,
-                            (v_pause = v_often or v_quick)::text, v_queues::text, v_priorities::text,
-                            case when cardinality(v_queues) = 1 then v_queues[1] end, v_priorities[1]::text];
+            v_quick := v_pause = v_often or v_quick;
+            v_looked := {schema}.seq_at(clock_timestamp());
         end if;
         -- What became due lately is searched in any case, because it may have been committed after the last claim.
         select array_agg(l.queue order by l.priority, h.seq, l.queue) filter (where l.mine and h.seq is not null),
@@ -135,8 +143,15 @@ begin
         v_known := false;
     end loop;
     if p_key is not null then
-        perform set_config('dutiful.levels', v_kept::text, false),
-                set_config('dutiful.floors', array_to_string(v_floors, ' '), false);
+        perform set_config('dutiful.levels', p_key, false),
+                set_config('dutiful.looked_at', v_looked::text, false),
+                set_config('dutiful.counts_for', v_pause::text, false),
+                set_config('dutiful.quick', v_quick::text, false),
+                set_config('dutiful.queues', v_queues::text, false),
+                set_config('dutiful.priorities', v_priorities::text, false),
+                set_config('dutiful.floors', array_to_string(v_floors, ' '), false),
+                set_config('dutiful.queue', case cardinality(v_queues) when 1 then v_queues[1] end, false),
+                set_config('dutiful.priority', v_priorities[1]::text, false);
     end if;
 end $$;
 
@@ -216,13 +231,9 @@ create or replace function {schema}.dequeue(
     p_kinds text[], p_queues text[] default null, p_limit int default 1, p_lease interval default '5 minutes',
     p_worker uuid default null, p_tenants text[] default null, p_suspects boolean default true,
     p_lane text default 'sql', p_now timestamptz default null
-) returns table (
-    job_id uuid, claim_id bigint, kind text, queue text, priority int, payload jsonb, attempt int, max_attempts int,
-    crashes int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb, seq bigint,
-    expires_at timestamptz
-)
+) returns setof {schema}.claimed_job
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {walk_one}
-as $$ #variable_conflict use_column
+as $$
 declare
     v_before     text := coalesce(current_setting('dutiful.tenant', true), '');
     v_all        text := set_config('dutiful.tenant', '*', true);
@@ -232,7 +243,6 @@ declare
                                   {schema}.session_worker());
     -- Whose levels are remembered. Tests that give the time may set it back, so nothing is remembered for them.
     v_key        text := case when p_now is null then concat('{schema} ', p_suspects, p_kinds) end;
-    v_kept       text[] := nullif(current_setting('dutiful.levels', true), '')::text[];
     v_queues     text[];
     v_priorities int[];
     v_starts     bigint[];
@@ -241,14 +251,20 @@ declare
     v_priority   int;
     v_start      bigint;
     v_job        uuid;
+    v_claim      bigint;
+    v_expires    timestamptz;
+    v_seq        bigint;
+    v_attempt    int;
+    v_crashes    int;
     v_unique     boolean;
 begin
     -- One level, as there mostly is, is searched from its floor on, if there is no other and nothing is paused.
-    if v_kept[1] = v_key and v_at - v_kept[2]::bigint between 0 and v_kept[3]::bigint and p_limit = 1
-       and p_tenants is null and p_lease > interval '0' and p_lease <= interval '1 day'
-       and v_kept[7] is not null and (p_queues is null or v_kept[7] = any (p_queues)) then
-        v_queue := v_kept[7];
-        v_priority := v_kept[8];
+    if coalesce(current_setting('dutiful.levels', true) = v_key, false) and p_limit = 1 and p_tenants is null
+       and v_at - current_setting('dutiful.looked_at')::bigint between 0 and current_setting('dutiful.counts_for')::bigint
+       and p_lease > interval '0' and p_lease <= interval '1 day' and current_setting('dutiful.queue') <> ''
+       and (p_queues is null or current_setting('dutiful.queue') = any (p_queues)) then
+        v_queue := current_setting('dutiful.queue');
+        v_priority := current_setting('dutiful.priority');
         v_start := least(current_setting('dutiful.floors')::bigint, v_at - {late_commit});
     end if;
     loop
@@ -263,16 +279,17 @@ begin
                 for update skip locked)
               and (v_n > 0
                    or not (exists (select 1 from {schema}.pause where scope <> 'limited')
-                           or v_kept[4]::boolean
+                           or current_setting('dutiful.quick', true) = 'true'
                               and (exists (select 1 from {schema}.ready r
                                            where r.kind <> '' and (r.queue, r.priority) < (v_queue, v_priority))
                                    -- Its own queue's lower priorities have to wait.
                                    or exists (select 1 from {schema}.ready r
                                               where r.kind <> '' and r.queue > v_queue))))
             -- Bounded as in claim.
-            returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646), exists (
-                select 1 from {schema}.unique_key k where k.scope = 'queued' and k.job_id = x.job_id)
-            into v_job, seq, attempt, crashes, v_unique;
+            returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646),
+                      nextval('{schema}.claim_seq'), v_now + p_lease, exists (
+                          select 1 from {schema}.unique_key k where k.scope = 'queued' and k.job_id = x.job_id)
+            into v_job, v_seq, v_attempt, v_crashes, v_claim, v_expires, v_unique;
             exit when found;
         end if;
         if v_n is null then
@@ -301,10 +318,8 @@ begin
         v_start := v_starts[v_n];
     end loop;
     if v_job is not null then
-        claim_id := nextval('{schema}.claim_seq');
-        expires_at := v_now + p_lease;
         insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
-        values (v_job, claim_id, v_worker, seq, v_now, expires_at, attempt, crashes);
+        values (v_job, v_claim, v_worker, v_seq, v_now, v_expires, v_attempt, v_crashes);
         if v_unique then
             -- A locked key is skipped instead of waiting for a user's open transaction. A skipped key counts as free.
             delete from {schema}.unique_key u
@@ -313,13 +328,13 @@ begin
                 where k.scope = 'queued' and k.job_id = v_job
                 for update skip locked));
         end if;
-        select j.id, j.kind, j.queue, j.priority, j.payload, j.max_attempts, j.tenant, j.correlation_id, j.parent_id,
-               j.subject, j.options
-        into job_id, kind, queue, priority, payload, max_attempts, tenant, correlation_id, parent_id, subject, options
+        return query
+        select v_job, v_claim, j.kind::text, j.queue::text, j.priority::int, j.payload::jsonb, v_attempt,
+               j.max_attempts::int, v_crashes, j.tenant::text, j.correlation_id::text, j.parent_id, j.subject::jsonb,
+               j.options::jsonb, v_seq, v_expires
         from {schema}.job j where j.id = v_job;
-        return next;
         if v_n is null then
-            v_all := set_config('dutiful.floors', (seq - 1)::text, false);
+            v_all := set_config('dutiful.floors', (v_seq - 1)::text, false);
         end if;
     end if;
     v_all := set_config('dutiful.tenant', v_before, true);

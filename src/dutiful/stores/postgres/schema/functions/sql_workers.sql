@@ -185,9 +185,11 @@ create or replace function {schema}.complete_job(
 ) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s' {use_indexes} as $$
 declare
-    v_before text := {schema}.act_for_all(p_now);
+    v_before text := coalesce(current_setting('dutiful.tenant', true), '');
+    v_all    text := set_config('dutiful.tenant', '*', true);
     v_came   text := 'applied';
 begin
+    if p_now is not null then perform {schema}.check_own_time(); end if;
     if p_result is not null then perform {schema}.check_size('p_result', p_result, 1048576); end if;
     if p_errors is not null then
         v_came := {schema}.settle_one(
