@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import statistics
-import time
 
-from benchmarks.harness import Bench, Metrics, Sizes
-from benchmarks.peer import Peer, payload
+from benchmarks.harness import Bench, Metrics
+from benchmarks.peer import Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill, make_app
 from benchmarks.run_counter import RunCounter
-from benchmarks.scenario import RATIO, Metric, Scenario
+from benchmarks.scenario import Scenario
+from benchmarks.waits import PAUSE_S, WAIT_METRICS, compared, seconds, waits
 from dutiful import Dutiful
 
 FAST, SLOW = "fast", "slow"
 SLOW_S = 1.0
 WAITING = 50  # slow jobs, when the last fast one has run
-_WARM_UP = 20
-_PAUSE_S = 0.02
 
 
 async def lanes(bench: Bench, peer: Peer) -> Metrics:
     alone = await _waits(bench, peer, slow=0)
     # What five slots can run of them while fast jobs come, and those that still wait then.
-    seconds = bench.sizes.latency_jobs * _PAUSE_S
-    beside = await _waits(bench, peer, slow=WAITING + int(10 * (seconds + 10) / SLOW_S))
-    return {
-        "alone_p99_ms": alone[98] * 1000,
-        "p50_ms": beside[49] * 1000,
-        "p99_ms": beside[98] * 1000,
-        "ratio": beside[98] / alone[98],
-    }
+    while_they_come = bench.sizes.latency_jobs * PAUSE_S
+    beside = await _waits(bench, peer, slow=WAITING + int(10 * (while_they_come + 10) / SLOW_S))
+    return compared(alone, beside)
 
 
 async def _waits(bench: Bench, peer: Peer, slow: int) -> list[float]:
@@ -40,16 +32,7 @@ async def _waits(bench: Bench, peer: Peer, slow: int) -> list[float]:
     worker = dataclasses.replace(peer, worker=("benchmarks.lanes",))
     async with bench.database(peer) as url, laned_app(url) as app:
         await fill(bench, peer, url, app.kind(SLOW), slow)
-        fast = app.kind(FAST)
-        with bench.workers(worker, url) as crew:
-            for number in range(_WARM_UP):
-                await fast.enqueue(**payload(number))
-            await crew.reach(_WARM_UP)
-            for number in range(bench.sizes.latency_jobs):
-                await asyncio.sleep(_PAUSE_S)
-                await fast.enqueue(**payload(number, sent=time.time()))
-            await crew.reach(_WARM_UP + bench.sizes.latency_jobs)
-            return statistics.quantiles(crew.latencies(), n=100, method="inclusive")
+        return await waits(bench, worker, url, app.kind(FAST))
 
 
 def laned_app(url: str, counter: RunCounter | None = None) -> Dutiful:
@@ -73,21 +56,12 @@ async def work(url: str, counter: RunCounter, queues: list[str]) -> None:
         await app.make_worker(client).run()
 
 
-def _seconds(sizes: Sizes) -> float:
-    return 2 * (3 + 1.5 * _PAUSE_S * sizes.latency_jobs)
-
-
 LANE_SCENARIOS = (
     Scenario(
         "lanes",
         f"From enqueue to handler of fast jobs, beside over {WAITING} slow ones that wait",
         lanes,
-        (
-            Metric("p50_ms", "p50 ms", higher_is_better=False),
-            Metric("p99_ms", "p99 ms", higher_is_better=False),
-            Metric("alone_p99_ms", "p99 ms without", higher_is_better=False),
-            dataclasses.replace(RATIO, higher_is_better=False),
-        ),
-        _seconds,
+        WAIT_METRICS,
+        seconds,
     ),
 )

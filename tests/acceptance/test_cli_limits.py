@@ -46,8 +46,8 @@ async def test_limits_are_listed_and_changed_while_they_are_in_use(project: Proj
 async def test_an_unknown_limit_and_a_number_below_none_are_refused(project: Project) -> None:
     unknown = project.run("limits", "set", "call", "2")
     assert unknown.code == 1 and "there is no limit 'call'; there are: calls" in unknown.err
-    below = project.run("limits", "set", CALLS, "--", "-1")
-    assert below.code == 2
+    below = project.run("limits", "set", CALLS, "-1", "--reason", "none")
+    assert below.code == 2 and "'MOST': it should be greater than or equal to 0" in below.err
 
 
 async def test_a_key_that_a_service_has_asked_to_wait_for_is_listed_and_let_go(project: Project, store: Store) -> None:

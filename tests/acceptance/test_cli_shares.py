@@ -37,7 +37,9 @@ async def test_shares_are_listed_and_weights_changed(project: Project, store: St
 
 
 async def test_a_weight_of_none_or_of_no_tenant_is_refused(project: Project) -> None:
-    assert project.run("shares", "set", "acme", "0").code == 2
+    for weight in ("0", "-1"):
+        below = project.run("shares", "set", "acme", weight)
+        assert below.code == 2 and "'WEIGHT': it should be greater than or equal to 1" in below.err
     assert project.run("shares", "set", "acme", "1001").code == 2
     refused = project.run("shares", "set", "*", "2")
     assert refused.code != 0 and "tenant" in refused.err
@@ -59,4 +61,25 @@ async def test_a_job_in_a_fair_lane_says_which_share_it_waits_for(project: Proje
 
     assert "waits for the share of its tenant 'acme', which runs 1 job with the weight 2" in shown
     assert "1 of its jobs are ahead of it" in shown and "dutiful shares set acme 3" in shown
+    assert "kept for tenants" not in shown
     assert "2/2: * (fair)" in " ".join(project.run("workers").out.split())
+
+
+async def test_a_job_that_may_not_have_an_idle_slot_names_the_reserve(project: Project, store: Store) -> None:
+    now = datetime.now(UTC)
+    jobs = [new_job(tenant="acme") for _ in range(3)]
+    await enqueue(store, *jobs, now=now)
+    for _ in range(2):
+        await claim_one(store, now=now)
+    lanes = {"general": LaneRecord(slots=3, queues=("*",), busy=2, fair=True, reserve=1)}
+    worker = WorkerRecord(
+        id=uuid4(), name="here", host="elsewhere", pid=1, started_at=now, seen_at=now, lanes=lanes, kinds=[KIND]
+    )
+    await store.workers.heartbeat(worker, timedelta(minutes=5))
+
+    shown = " ".join(project.run("jobs", "show", str(jobs[2].id)).out.split())
+
+    assert "the idle one is kept for tenants that run nothing there (reserve 1)" in shown
+    assert "give its lane more slots, or a smaller reserve" in shown
+    assert "shares set" not in shown, "there is no other tenant to have less"
+    assert "2/3: * (fair, reserve 1)" in " ".join(project.run("workers").out.split())

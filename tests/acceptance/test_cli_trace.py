@@ -131,8 +131,9 @@ async def test_the_last_error_of_a_job_that_is_retried_is_shown(store: Store) ->
     assert member.error == {"type": "ValueError", "message": "no 2", "class": None}
 
 
-async def test_only_the_newest_of_many_are_shown_but_as_one_tree(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_many_jobs_some_are_shown_but_as_one_tree(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_trace, "MOST", 7)
+    monkeypatch.setattr(operator_trace, "OLDEST", 1)
     monkeypatch.setattr(operator_trace, "PAGE", 3)
     operator = Operator(Client(store, InProcessDelivery()))
     root, parent = new_job(correlation_id="c"), new_job(correlation_id="c")
@@ -146,9 +147,9 @@ async def test_only_the_newest_of_many_are_shown_but_as_one_tree(store: Store, m
     family = await operator.trace.find("c")
 
     assert family.cut
-    newest = [one.id for one in jobs[-6:]]
+    newest = [one.id for one in jobs[-5:]]
     assert [one.id for one in family.members][:-1] == [root.id, parent.id, *newest]
-    assert [one.depth for one in family.members] == [0, 1, 2, 2, 2, 2, 2, 2, 0], "the child of another tree is a root"
+    assert [one.depth for one in family.members] == [0, 1, 2, 2, 2, 2, 2, 0], "the child of another tree is a root"
     assert not (await operator.trace.find(str(other.id))).cut
 
 
@@ -170,6 +171,7 @@ async def test_that_there_are_more_is_printed_before_those_that_are_shown(
     trace: Trace, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operator_trace, "MOST", 3)
+    monkeypatch.setattr(operator_trace, "OLDEST", 1)
     root = await enqueue_one(store, correlation_id="c", id=uuid7(), now=moment(0))
     for number in range(4):
         await enqueue_one(store, correlation_id="c", id=uuid7(), parent_id=root, now=moment(1 + number))
@@ -178,8 +180,23 @@ async def test_that_there_are_more_is_printed_before_those_that_are_shown(
 
     head, states, *lines = printed.out.splitlines()
     assert states == "0 % ended: 5 ready"
-    assert head == f"c: {len(lines)} jobs, the newest and their ancestors; there are more"
-    assert len(lines) == 4
+    assert head == "c: 5 jobs, of which 3 are shown: what failed and is above it, the oldest, the newest"
+    assert [line[:3] for line in lines] == ["01" + ids.public(root)[2], "├─ ", "└─ "]
+
+
+async def test_a_job_that_depends_on_very_many_says_on_how_many(
+    trace: Trace, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_trace, "NEEDS", 3)
+    needs = [new_job(id=uuid7(), correlation_id="c") for _ in range(6)]
+    await enqueue(store, *needs, now=moment(0))
+    last = new_job(id=uuid7(), correlation_id="c", depends_on=tuple(job.id for job in needs))
+    await enqueue(store, last, now=moment(1))
+
+    printed, reported = await trace("c"), (await trace("c", "--json")).json
+
+    assert re.search(r"also after \S+ and 4 more", printed.out), printed.out
+    assert [job["needs_total"] for job in reported["jobs"]] == [0] * 6 + [6]
 
 
 @pytest.mark.req("L40")

@@ -1,5 +1,7 @@
 """Whole trees by an operator: shown, cancelled, and run again with their edges and results."""
 
+from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,9 +11,11 @@ from running_workers import running
 from dutiful import PREVIOUS, Context, Dutiful, Retry, State, chain, group
 from dutiful.core.correlation_tree import Relation
 from dutiful.core.errors import IllegalTransition, JobCancelled, JobNotFound
+from dutiful.core.outcome import Failed
 from dutiful.core.principal import Principal
+from dutiful.maintenance.dependents import release_all
 from dutiful.operator import trace
-from suite.builders import new_job
+from suite.builders import OOPS, claim, complete, new_job, settle
 
 pytestmark = pytest.mark.req("L101")
 ONCE = Retry(max_attempts=1)
@@ -127,6 +131,77 @@ async def test_a_trace_of_a_graph_with_very_many_edges_shows_the_newest_of_each_
             [new_job(correlation_id="dense", depends_on=tuple(job.id for job in needs)) for _ in range(jobs)]
         )
         assert {tuple(ids) for ids in await shown()} == {tuple(job.id for job in needs[-each:])}
+        assert {member.needs_total for member in (await operator.trace.find("dense")).members} == {4}
+
+
+async def test_a_trace_of_a_large_tree_shows_its_root_and_what_failed_with_its_ancestors(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MOST": 10, "FAILED": 3, "OLDEST": 2, "ANCESTORS": 4}.items():
+        monkeypatch.setattr(trace, name, value)
+    store, operator = (await app.client()).store, await app.operator("ada")
+    root = new_job()
+    chain = [root]
+    for _ in range(39):
+        chain.append(new_job(depends_on=(chain[-1].id,), correlation_id=str(root.id)))
+    await store.jobs.insert(chain)
+    for job in chain[:20]:
+        [held] = await claim(store)
+        await (complete(store, held) if job is not chain[19] else settle(store, held, Failed(OOPS, final=True)))
+        await release_all(store.dependents, [job.id])
+
+    tree = await operator.trace.find(str(root.id))
+
+    ids = [chain[n].id for n in (0, 1, 15, 16, 17, 18, 19)]
+    assert tree.cut
+    assert [one.id for one in tree.members][:7] == ids
+    assert [one.id for one in tree.members][7:] == [job.id for job in chain[-7:]]
+    assert [one.id for one in tree.tree()][:5] == ids[2:], "the branch that failed comes first"
+    assert (await operator.trees.progress(str(root.id))).states == {"cancelled": 20, "completed": 19, "failed": 1}
+
+
+async def test_a_tree_of_another_tenant_is_not_shown_by_its_failures(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "MOST", 2)
+    store = (await app.client()).store
+    await store.jobs.insert([theirs := new_job(tenant="zeta", correlation_id="c")])
+    [held] = await claim(store)
+    await settle(store, held, Failed(OOPS, final=True))
+    ours = [new_job(tenant="acme", correlation_id="c", parent_id=theirs.id) for _ in range(4)]
+    await store.jobs.insert(ours)
+    operator = await app.operator(Principal(name="ada", tenant="acme"))
+
+    assert {one.id for one in (await operator.trace.find("c")).members} == {job.id for job in ours}
+
+
+async def test_a_tree_is_run_again_with_few_reads(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, operator = (await app.client()).store, await app.operator("ada")
+    failed = [new_job(correlation_id="wide") for _ in range(40)]
+    await store.jobs.insert(failed)
+    await store.jobs.insert([new_job(correlation_id="wide", depends_on=(job.id,)) for job in failed])
+    for held in await claim(store, limit=40):
+        await settle(store, held, Failed(OOPS, final=True))
+    await release_all(store.dependents, [job.id for job in failed])
+    calls: Counter[str] = Counter()
+    for subject in (store.queries, store.dead_letters, store.dependents, store.jobs):
+        _count(subject, calls, monkeypatch)
+
+    assert len((await operator.trees.retry("wide")).jobs) == 80
+
+    assert sum(calls.values()) <= 20, calls
+
+
+def _count(subject: Any, calls: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in dir(subject):
+        call = getattr(subject, name)
+        if not name.startswith("_") and callable(call):
+
+            def counted(*args: Any, _name: str = name, _call: Any = call, **options: Any) -> Any:
+                calls[_name] += 1
+                return _call(*args, **options)
+
+            monkeypatch.setattr(subject, name, counted, raising=False)
 
 
 async def test_a_tenants_operator_acts_on_its_own_jobs_of_a_tree_only(app: Dutiful) -> None:

@@ -32,6 +32,45 @@ class LaneSettings:
     resources: tuple[str, ...] = ()
     lend: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"a lane has the name {self.name!r:.80}: it must be a text, as in LaneSettings('fast', 3)")
+        self._check_number("slots", 1)
+        if not isinstance(self.fair, bool):
+            raise UsageError(f"lane {self.name!r} has fair {self.fair!r:.80}: it must be True or False")
+        for name in _LISTS:
+            names = getattr(self, name)
+            if not isinstance(names, list | tuple) or not all(isinstance(one, str) and one for one in names):
+                raise UsageError(f"lane {self.name!r} has {name} {names!r:.80}: write names, as in {name}=('one',)")
+            object.__setattr__(self, name, tuple(names))
+        if not self.queues:
+            raise UsageError(f"lane {self.name!r} has no queues: name some, or leave them out for any")
+        if self.reserve is not None:
+            self._check_reserve()
+        self._check_number("lend", 0)
+        if self.lend and self.fair:
+            raise UsageError(f"lane {self.name!r} is fair, and lends no slots: leave out lend, or fair")
+        if self.lend > self.slots:
+            raise UsageError(
+                f"lane {self.name!r} lends {self.lend} of its {self.slots} slots: it must be from 0 to these"
+            )
+
+    def _check_number(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if type(value) is not int or value < least:
+            raise UsageError(f"lane {self.name!r} has {name} {value!r:.80}: it must be a whole number from {least}")
+
+    def _check_reserve(self) -> None:
+        self._check_number("reserve", 0)
+        if not self.fair:
+            raise UsageError(
+                f"lane {self.name!r} has a reserve, which only a fair lane keeps: add fair, or leave it out"
+            )
+        if self.reserved >= self.slots:
+            raise UsageError(
+                f"lane {self.name!r} reserves {self.reserve} of its {self.slots} slots: it must be fewer than its slots"
+            )
+
     @property
     def narrows_kinds(self) -> bool:
         return bool(self.kinds or self.tags or self.resources)
@@ -44,6 +83,7 @@ class LaneSettings:
         return min(1, self.slots - 1) if self.reserve is None else self.reserve
 
 
+_LISTS = ("queues", "kinds", "tags", "resources", "tenants")
 DEFAULT_LANES = (LaneSettings("fast", 3, ("fast",)), LaneSettings("general", 5))
 
 
@@ -61,57 +101,21 @@ def read_lanes(value: Any) -> tuple[LaneSettings, ...]:
 def check_lanes(lanes: Sequence[LaneSettings]) -> None:
     if not lanes:
         raise UsageError("setting lanes is empty: a worker needs at least one lane")
-    if idle := [lane.name for lane in lanes if lane.slots < 1]:
-        raise UsageError(f"setting lanes gives lane {idle[0]!r} no slots: give it at least 1, or leave it out")
     names = [lane.name for lane in lanes]
     if len(set(names)) < len(names):
         raise UsageError(f"setting lanes names a lane twice: {', '.join(names)}")
     if ANY in names:
         raise UsageError(f"setting lanes names a lane {ANY!r}, which means all lanes in a pause; name it otherwise")
-    for lane in lanes:
-        _check_reserve(lane)
-        _check_lend(lane)
-
-
-def _check_reserve(lane: LaneSettings) -> None:
-    if lane.reserve is None:
-        return
-    if not lane.fair:
-        raise UsageError(f"lane {lane.name!r} has a reserve, which only a fair lane keeps: add fair, or leave it out")
-    if not 0 <= lane.reserve < lane.slots:
-        raise UsageError(
-            f"lane {lane.name!r} reserves {lane.reserve} of its {lane.slots} slots: it must be at least 0, and fewer "
-            "than its slots"
-        )
-
-
-def _check_lend(lane: LaneSettings) -> None:
-    if not lane.lend:
-        return
-    if lane.fair:
-        raise UsageError(f"lane {lane.name!r} is fair, and lends no slots: leave out lend, or fair")
-    if not 0 < lane.lend <= lane.slots:
-        raise UsageError(f"lane {lane.name!r} lends {lane.lend} of its {lane.slots} slots: it must be from 0 to these")
 
 
 def _from_table(name: str, lane: Any) -> LaneSettings:
-    wrong = UsageError(f'setting lanes: lane {name!r} is {lane!r}; write {{slots = 3, queues = ["fast"]}}')
-    if not isinstance(lane, Mapping) or type(lane.get("slots")) is not int:
-        raise wrong
-    given = dict(lane)
-    for key, kind in (("fair", bool), ("reserve", int), ("lend", int)):
-        if key in given and type(given[key]) is not kind:
-            raise wrong
-    if unknown := sorted(set(given) - _OPTIONS):
+    if not isinstance(lane, Mapping) or "slots" not in lane:
+        raise UsageError(f'setting lanes: lane {name!r} is {lane!r}; write {{slots = 3, queues = ["fast"]}}')
+    if unknown := sorted(set(lane) - _OPTIONS):
         raise UsageError(
             f"setting lanes: lane {name!r} has an unknown {unknown[0]!r}; there are: {', '.join(sorted(_OPTIONS))}"
         )
-    for key in _LISTS & given.keys():
-        if not isinstance(given[key], list | tuple) or not all(isinstance(name, str) and name for name in given[key]):
-            raise wrong
-        given[key] = tuple(given[key])
-    given["queues"] = given.get("queues") or (ANY,)
-    return LaneSettings(name, **given)
+    return LaneSettings(name, **{**lane, "queues": lane.get("queues") or (ANY,)})
 
 
 def _from_text(text: str) -> LaneSettings:
@@ -120,8 +124,6 @@ def _from_text(text: str) -> LaneSettings:
     queues, _, options = rest.partition(":")
     if not name or not slots.strip().isdecimal():
         raise UsageError(f"lane {text.strip()!r} is not of the form {_FORM}")
-    if int(slots) < 1:
-        raise UsageError(f"lane {text.strip()!r} has no slots: give it 1 or more, or leave it out")
     named = tuple(q.strip() for q in queues.split(",") if q.strip())
     given = _options(text.strip(), [option.strip() for option in options.split(",") if option.strip()])
     return LaneSettings(name.strip(), int(slots), named or (ANY,), **given)
@@ -145,7 +147,6 @@ def _options(lane: str, options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-_LISTS = {"queues", "kinds", "tags", "resources", "tenants"}
 _NARROWING = {
     "kind": "kinds",
     "tag": "tags",

@@ -28,9 +28,7 @@ async def release_all(
         batch = [waiting.popleft() for _ in range(min(ENDED, len(waiting)))]
         step = await dependents.release(batch, BATCH)
         levels |= step.levels
-        waiting.extend((*step.ended, *step.watched))
-        if step.moved >= BATCH:  # there may be more of them
-            waiting.extendleft(reversed(batch))
+        waiting.extend(step.next)
     return levels, list(waiting)
 
 

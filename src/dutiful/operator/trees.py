@@ -2,20 +2,19 @@
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from graphlib import TopologicalSorter
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from dutiful.core.errors import IllegalTransition, UsageError
-from dutiful.core.job import Insertion, NewJob, OnFailure
+from dutiful.core.job import Insertion, JobRecord, NewJob, OnFailure
 from dutiful.core.review.audit import AuditOutcome
 from dutiful.core.review.state import OPEN, ReviewAct, ReviewState
 from dutiful.core.states import State
 from dutiful.delivery.base import EVERYWHERE
 from dutiful.operator.actor import Actor, AuditedAction, OperatorPart, recordable
-from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.rewiring import Rewiring
 from dutiful.operator.trace import Trace
 from dutiful.store.dead_letters import DeadLetter, Review
@@ -24,6 +23,7 @@ from dutiful.store.queries import JobFilter
 from dutiful.store.trees import TreeProgress
 
 PAGE = 1_000
+PART = 16  # jobs that are read at a time with their payloads, which may be large
 PART_BYTES = 4 * 1024 * 1024  # of payloads that are in memory at a time, and one payload more
 UNCOMPLETED = (State.FAILED, State.CANCELLED)
 
@@ -36,10 +36,9 @@ class TreeRetried(msgspec.Struct, frozen=True):
 
 
 class Trees(OperatorPart):
-    def __init__(self, actor: Actor, trace: Trace, dead_letters: DeadLetters) -> None:
+    def __init__(self, actor: Actor, trace: Trace) -> None:
         super().__init__(actor)
         self._trace = trace
-        self._dead_letters = dead_letters
 
     async def progress(self, reference: str) -> TreeProgress:
         """Of the jobs with this correlation id, or with that of the job that has this id."""
@@ -122,7 +121,7 @@ class Trees(OperatorPart):
         """Stores the new jobs in order: those of dead letters by reviews of these, others as they are."""
         rewiring = Rewiring(self._actor, plan.again)
         needs = {edge.needs_id for job_id in plan.order for edge in plan.edges[job_id]} - plan.members
-        rewiring.gone = {one for one in needs if await self._store.queries.job(one) is None}
+        rewiring.gone = needs - await self._existing(sorted(needs))
         made: dict[UUID, UUID] = {}
         for is_letter, run in groupby(plan.order, plan.letters.__contains__):
             async for part in self._parts(run, is_letter, plan, rewiring, reason):
@@ -135,16 +134,20 @@ class Trees(OperatorPart):
                 made |= {one.old: one.job.id for one, done in zip(part, stored, strict=True) if done}
         return made
 
+    async def _existing(self, job_ids: list[UUID]) -> set[UUID]:
+        found: set[UUID] = set()
+        for start in range(0, len(job_ids), PAGE):
+            found |= {job.id for job in await self._store.queries.records(job_ids[start : start + PAGE], details=False)}
+        return found
+
     async def _parts(
         self, job_ids: Iterable[UUID], is_letter: bool, plan: "Plan", rewiring: Rewiring, reason: str | None
     ) -> AsyncIterator[list["Again"]]:
         """The new jobs, as many at a time as fit into memory; without those that retention has deleted meanwhile."""
         part: list[Again] = []
         size = 0
-        for job_id in job_ids:
-            ended = await (self._dead_letters.by_job(job_id) if is_letter else self._store.queries.job(job_id))
-            if ended is None:
-                continue
+        async for ended in self._ended(job_ids, is_letter):
+            job_id = ended.id
             notes = ended.notes_for(self._actor.principal.name, reason) if isinstance(ended, DeadLetter) else None
             job = rewiring.job(ended, plan.edges[job_id])
             part.append(Again(job_id, job, notes))
@@ -154,6 +157,16 @@ class Trees(OperatorPart):
                 part, size = [], 0
         if part:
             yield part
+
+    async def _ended(self, job_ids: Iterable[UUID], is_letter: bool) -> AsyncIterator[JobRecord | DeadLetter]:
+        """The jobs or dead letters with these ids, in this order."""
+        read = self._store.dead_letters.find_all if is_letter else self._store.queries.records
+        left = iter(job_ids)
+        while few := list(islice(left, PART)):
+            found: dict[UUID, JobRecord | DeadLetter] = {one.id: one for one in await read(few)}
+            for job_id in few:
+                if job_id in found and self._actor.owns(found[job_id].tenant):
+                    yield found.pop(job_id)
 
     async def _insert(self, part: list["Again"]) -> list[bool]:
         return [one.insertion is Insertion.MADE for one in await self._client.submit_many([one.job for one in part])]

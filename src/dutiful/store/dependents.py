@@ -23,19 +23,21 @@ class Release(msgspec.Struct, frozen=True):
 
     moved: int = 0
     levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
-    ended: tuple[UUID, ...] = ()  # cancelled or failed by a policy: others may wait for these
-    watched: tuple[UUID, ...] = ()  # jobs that some wait for next; they may have ended meanwhile
+    next: tuple[UUID, ...] = ()  # jobs whose dependents are to be decided by the next step
 
 
 class DependentStore(Protocol):
     """Each call is correct when two processes make it at once."""
 
     async def release(self, ended: Sequence[UUID], limit: int, *, now: datetime | None = None) -> Release:
-        """Decides jobs that wait for these, if they have ended; about `limit` at most, those left by another call.
+        """Decides jobs that wait for these, if they have ended, and for those that this ends; about `limit` at most.
 
         Each becomes ready or scheduled if nothing is left to wait for, is cancelled or fails by the policy of its edge,
         or waits for the next one.
         """
+
+    async def counts(self, job_ids: Sequence[UUID]) -> dict[UUID, int]:
+        """How many jobs each of these depends on, if any."""
 
     async def edges(self, job_ids: Sequence[UUID], *, newest: int | None = None) -> list[Edge]:
         """The edges from these jobs to those that they depend on; of each, only to the `newest`, if that is given."""

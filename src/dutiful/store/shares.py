@@ -4,6 +4,7 @@ Which tenant is next is decided by the lane (core/shares.py), not by the store, 
 not fair. A weight says how much more than others a tenant gets; without one it is 1, so that tenants need no set-up.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -19,6 +20,7 @@ from dutiful.store.claims import QueueLevel
 # there, because jobs that no worker claims may stand before them.
 WINDOW = 200
 STEPS = 1_000  # queue levels of tenants that one look visits
+EACH = 100  # of these, of one tenant: others need not wait until it has seen all queues that one may have invented
 
 Place = tuple[str, str, int]  # tenant, queue, priority
 Position = tuple[int, UUID]  # in a queue level: seq and job; many jobs may have the same seq
@@ -51,6 +53,8 @@ class LookRequest(msgspec.Struct, frozen=True):
     after: Place | None = None
     steps: int = STEPS
     walk: Walk = {}  # that of the look before
+    within: Mapping[str, tuple[str, int]] = {}  # by tenant: after which queue level it is looked at, if it has more
+    each: int = EACH
 
     def start(self, level: QueueLevel) -> Position:
         """After which job those without a tenant are searched for."""
@@ -63,6 +67,13 @@ class Look(msgspec.Struct, frozen=True):
     next: Place | None  # where the next look begins; None: all was seen
     suspects: bool  # whether there is a job that was lost with its worker
     walk: Walk = {}  # of levels that have more jobs to search, and in which none without a tenant was found yet
+
+    def unfinished(self, each: int) -> dict[str, tuple[str, int]]:
+        """By tenant: the last queue level that was seen, of those that may have more than these."""
+        count = Counter(one.tenant for one in self.levels)
+        return {
+            one.tenant: (one.queue, one.priority) for one in self.levels if one.tenant and count[one.tenant] >= each
+        }
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -102,7 +113,10 @@ def records(weights: Mapping[str, int], running: Mapping[Tenant, int]) -> list[S
 
 class ShareStore(Protocol):
     async def look(self, ask: LookRequest) -> Look:
-        """Reads a bounded number of queue levels of tenants, in the order of tenants; no suspects are among them."""
+        """Reads a bounded number of queue levels of tenants, in the order of tenants; no suspects are among them.
+
+        Of a tenant, no more than `each`: those after the one that `within` names, or the first ones if there is none.
+        """
 
     async def claim(self, ask: ShareRequest, *, now: datetime | None = None) -> list[Claim]:
         """Claims what is asked for, in its order; fewer of a tenant if it has no more there, or others hold them."""

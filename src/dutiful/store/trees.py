@@ -50,6 +50,11 @@ class TreeStore(Protocol):
     async def progress(self, correlation_id: str, *, tenant: str | None = None) -> TreeProgress:
         """Of a tenant's own jobs, if one is given."""
 
+    async def oldest(
+        self, correlation_id: str, limit: int, *, failed: bool = False, tenant: str | None = None
+    ) -> list[UUID]:
+        """The first jobs of a tree, oldest first; with `failed`, the first of those that failed."""
+
     async def cancel(
         self,
         correlation_id: str,

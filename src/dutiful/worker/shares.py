@@ -4,14 +4,15 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from dutiful.core.job import Claim
 from dutiful.core.shares import Shares, Tenant
 from dutiful.declare.lane import LaneSettings
-from dutiful.store.claims import ClaimRequest
+from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.shares import Look, LookRequest, Place, Position, ShareRequest, Take, Walk
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.fetcher import FetchCursors
+from dutiful.worker.fetcher import MOST_ASKED, FetchCursors
 from dutiful.worker.selection import select
 
 LOOK_SHARE = 1  # a look is repeated after this many times as long as it took
@@ -129,6 +130,7 @@ class FairSource:
         self._seen: set[Tenant] = set()  # since the looks began at the first tenant
         self._after: Place | None = None
         self._walk: Walk = {}
+        self._within: dict[str, tuple[str, int]] = {}
         self._look_at = 0.0
         self._suspects = False
 
@@ -169,21 +171,44 @@ class FairSource:
         """Learns which tenants have jobs; of very many tenants, it looks at the next ones each time."""
         began = time.monotonic()
         config, lane = self._config, self._lane
+        levels = self._some_levels()
+        some = len(levels) == MOST_ASKED
         ask = LookRequest(
             lane.name,
             lane.queues,
             self._kinds,
-            self._cursors.levels(lane.queues),
+            levels,
             self._tenants,
             self._after,
             walk=self._walk,
+            within=dict(self._within),
         )
         look = await config.store.shares.look(ask)
-        self._learn(look)
-        self._after, self._walk, self._suspects = look.next, look.walk, look.suspects
+        self._learn(look, some=some)
+        self._note_within(look, ask.each)
+        self._after, self._suspects = look.next, look.suspects
+        self._walk = {**self._others(levels), **look.walk} if some else look.walk
         self._look_at = time.monotonic() + LOOK_SHARE * (time.monotonic() - began)
 
-    def _learn(self, look: Look) -> None:
+    def _some_levels(self) -> list[QueueLevel]:
+        """As many as a claim asks for; of more, the next look begins with others."""
+        return list(islice(self._cursors.in_order(self._lane.queues), MOST_ASKED))
+
+    def _others(self, levels: Sequence[QueueLevel]) -> Walk:
+        """Where the search is in levels that this look has not asked for."""
+        asked = {(level.queue, level.priority) for level in levels}
+        rest = [(key, place) for key, place in self._walk.items() if key not in asked]
+        return dict(rest[-MOST_ASKED:])
+
+    def _note_within(self, look: Look, each: int) -> None:
+        for one in look.levels:
+            self._within.pop(one.tenant or "", None)
+        self._within |= look.unfinished(each)
+        for tenant in list(self._within)[:-MOST_ASKED]:
+            del self._within[tenant]
+
+    def _learn(self, look: Look, *, some: bool) -> None:
+        """`some`: not all levels were searched for jobs without a tenant."""
         known: dict[Tenant, dict[tuple[int, str], Position]] = {}
         for one in look.levels:
             levels = known.setdefault(one.tenant, {})
@@ -193,12 +218,16 @@ class FairSource:
         for tenant, levels in known.items():
             # A tenant's levels may be in two looks.
             before = self._levels.get(tenant, {}) if tenant in self._seen else {}
+            if len(before) > MOST_ASKED:
+                before = {}
             if merged := before | levels:
                 self._levels[tenant] = merged
             else:
                 self._levels.pop(tenant, None)
         self._seen |= known.keys()
         if look.walk:  # those without a tenant are where they were found, until a claim brings none
+            self._seen.add(None)
+        if some and None in self._levels:
             self._seen.add(None)
         if look.next is None:  # who was not seen has no jobs
             for tenant in self._levels.keys() - self._seen:
@@ -242,6 +271,6 @@ class FairSource:
 
     async def _claim_suspects(self, number: int) -> list[Claim]:
         config, lane = self._config, self._lane
-        levels, tenants = self._cursors.levels(lane.queues), self._tenants
+        levels, tenants = self._some_levels(), self._tenants
         ask = ClaimRequest(config.worker_id, lane.name, levels, self._kinds, 0, config.settings.lease, number, tenants)
         return await config.store.claims.claim(ask)

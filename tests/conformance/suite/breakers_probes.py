@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from dutiful.core.breaker.state import BreakerPolicy, BreakerState, CallResult
+from dutiful.core.outcome import Released
 from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
@@ -13,7 +14,7 @@ from dutiful.store.retention import KEEP_UNUSED
 from dutiful.store.workers import LaneRecord
 from suite.breakers import MAIL, admit, call, of_name, trip
 from suite.breakers_gate import declare, ready, sweep
-from suite.builders import KIND, T0, at, enqueue_one, pause, start_one, state, states
+from suite.builders import KIND, T0, at, enqueue_one, pause, renewing, settle, start_one, state, states
 from suite.workers import serve
 
 WEEK = timedelta(days=7)
@@ -120,6 +121,29 @@ class BreakerProbeSuite:
         await serve(store, slow=["batch"])
         await sweep(store, 62)
         assert await states(store, [first, second]) == [State.READY, State.BLOCKED]
+
+    @pytest.mark.parametrize("by", ["worker", "renewer"])
+    @pytest.mark.parametrize("kinds", [[KIND, "caller"], [KIND]], ids=["served", "unserved"])
+    async def test_a_call_whose_claim_was_given_back_keeps_no_job_from_probing(
+        self, store: Store, by: str, kinds: list[str]
+    ) -> None:
+        two = BreakerPolicy(failures=2, open_for=timedelta(seconds=60), probes=2)
+        await declare(store)
+        await trip(store, policy=two)
+        await serve(store, kinds, general=["*"])
+        waiting = await enqueue_one(store, now=at(59))
+        callers = [await start_one(store, kind="caller", queue="callers", now=at(59)) for _ in range(2)]
+        assert [(await admit(store, caller, policy=two, now=at(60))).probe for caller in callers] == [True, True]
+
+        if by == "worker":
+            assert await settle(store, callers[0], Released(), now=at(60)) == []
+        else:
+            async with renewing(store) as renewer:
+                await renewer.release(callers[0])
+        await sweep(store, 60)
+
+        assert await states(store, [callers[0].job_id, waiting]) == [State.READY, State.READY]
+        assert await store.queries.check_places() == []
 
     async def test_each_kind_and_queue_has_its_turn(self, store: Store) -> None:
         await declare(store, KIND, "other")

@@ -2,12 +2,13 @@
 
 import itertools
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from dutiful.core.errors import UsageError
 from dutiful.core.ids import public
-from dutiful.core.job import OnFailure, Unique
+from dutiful.core.job import NewJob, OnFailure, Unique
 from dutiful.core.outcome import Cancelled, Failed, Outcome
 from dutiful.core.states import State
 from dutiful.store import Store
@@ -50,7 +51,6 @@ class DependentSuite:
         release = await store.dependents.release([need.job_id], 10, now=at(1))
 
         assert await state(store, child) is becomes
-        assert release.ended == (() if policy is RUN else (child,))
         assert bool(release.levels) == (policy is RUN)
         assert await store.queries.check_places() == []
 
@@ -112,10 +112,9 @@ class DependentSuite:
         running = await enqueue_one(store, depends_on=(needs[0].job_id,), policies=(RUN,))
         await settle(store, needs[0], FAILED)
 
-        promotion = await store.promotion.sweep(10, now=at(1))
+        await store.promotion.sweep(10, now=at(1))
 
         assert await states(store, [joined, failing, running]) == [State.CANCELLED, State.FAILED, State.READY]
-        assert set(promotion.ended) == {joined, failing}
 
     async def test_a_job_that_has_not_ended_releases_nothing(self, store: Store) -> None:
         need = await start_one(store)
@@ -148,6 +147,68 @@ class DependentSuite:
         assert max(moved) <= 20
         assert set(await states(store, [child.id for child in children])) == {State.CANCELLED}
 
+    async def test_a_failure_ends_a_chain_in_steps_of_many_jobs(self, store: Store) -> None:
+        need = await start_one(store)
+        chain = _chain(need.job_id, 25)
+        await enqueue(store, *chain)
+        await settle(store, need, FAILED)
+        waiting, moved = [need.job_id], []
+
+        while waiting:
+            step = await store.dependents.release(waiting, 10, now=at(1))
+            moved.append(step.moved)
+            waiting = [*step.next]
+
+        assert (sum(moved), len(moved)) == (25, 3)
+        assert set(await states(store, [job.id for job in chain])) == {State.CANCELLED}
+        assert await store.queries.check_places() == []
+
+    async def test_a_sweep_ends_a_chain_in_steps_of_many_jobs(self, store: Store) -> None:
+        need = await start_one(store)
+        chain = _chain(need.job_id, 25)
+        await enqueue(store, *chain)
+        await settle(store, need, FAILED)
+
+        moved = [(await store.promotion.sweep(10, now=at(1))).moved for _ in range(4)]
+
+        assert (sum(moved), moved[-1]) == (25, 0)
+        assert set(await states(store, [job.id for job in chain])) == {State.CANCELLED}
+
+    async def test_each_job_that_a_failure_ends_names_its_own_parent_and_its_state(self, store: Store) -> None:
+        need = await start_one(store)
+        first = new_job(depends_on=(need.job_id,), policies=(FAIL,))
+        second = new_job(depends_on=(need.job_id, first.id), policies=(CANCEL, FAIL))
+        third = new_job(depends_on=(second.id,))
+        fourth = new_job(depends_on=(third.id,))
+        last = new_job(depends_on=(fourth.id, need.job_id), policies=(RUN, RUN))
+        await enqueue(store, first, second, third, fourth, last)
+        await settle(store, need, CANCELLED)
+
+        await store.dependents.release([need.job_id], 10, now=at(1))
+
+        assert [await _message(store, job.id) for job in (first, second, third, fourth)] == [
+            (State.FAILED, f"job {public(need.job_id)}, which it depends on, was cancelled"),
+            (State.FAILED, f"job {public(first.id)}, which it depends on, failed"),
+            (State.CANCELLED, f"job {public(second.id)}, which it depends on, failed"),
+            (State.CANCELLED, f"job {public(third.id)}, which it depends on, was cancelled"),
+        ]
+        assert await state(store, last.id) is State.READY
+        assert {await _letter(store, job.id) for job in (first, second)} == {"DependencyFailed"}
+        assert await _letter(store, third.id) is None
+
+    async def test_a_dense_graph_is_ended_once(self, store: Store) -> None:
+        """Each job depends on all before it: there are 2^28 ways to the last."""
+        need = await start_one(store)
+        jobs = [new_job(id=need.job_id)]
+        for _ in range(30):
+            jobs.append(new_job(depends_on=tuple(job.id for job in jobs)))
+        await enqueue(store, *jobs[1:])
+        await settle(store, need, FAILED)
+
+        step = await store.dependents.release([need.job_id], 100, now=at(1))
+
+        assert (step.moved, step.next) == (30, ())
+
     async def test_a_parent_that_has_failed_already_is_met_only_where_that_is_allowed(self, store: Store) -> None:
         need = await start_one(store)
         await settle(store, need, FAILED)
@@ -158,6 +219,14 @@ class DependentSuite:
         assert await states(store, [allowed, refused]) == [State.READY, State.BLOCKED]
         await store.promotion.sweep(10, now=at(1))
         assert await state(store, refused) is State.FAILED
+
+    async def test_edges_are_counted_for_each_job(self, store: Store) -> None:
+        needs = [new_job() for _ in range(3)]
+        await enqueue(store, *needs)
+        one, all_of = new_job(depends_on=(needs[0].id,)), new_job(depends_on=tuple(job.id for job in needs))
+        await enqueue(store, one, all_of)
+
+        assert await store.dependents.counts([needs[0].id, one.id, all_of.id]) == {one.id: 1, all_of.id: 3}
 
     async def test_edges_are_kept_when_all_have_ended(self, store: Store) -> None:
         need = await start_one(store)
@@ -226,3 +295,22 @@ class DependentSuite:
         assert {(edge.job_id, edge.needs_id) for edge in edges} == {
             (job.id, need) for job in layers[-1] for need in job.depends_on
         }
+
+
+def _chain(first: UUID, length: int) -> list[NewJob]:
+    """Jobs each of which depends on the one before."""
+    jobs: list[NewJob] = []
+    for _ in range(length):
+        jobs.append(new_job(depends_on=(jobs[-1].id if jobs else first,)))
+    return jobs
+
+
+async def _message(store: Store, job_id: UUID) -> tuple[State, str]:
+    record = await store.queries.job(job_id)
+    assert record is not None and record.error is not None
+    return record.state, record.error["message"]
+
+
+async def _letter(store: Store, job_id: UUID) -> str | None:
+    letter = await store.dead_letters.find(job_id)
+    return None if letter is None else letter.error_type

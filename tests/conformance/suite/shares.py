@@ -56,6 +56,21 @@ class ShareSuite:
         assert [one.tenant for part in (first, second, third) for one in part.levels] == ["t0", "t1", "t2", "t3", "t4"]
         assert third.next is None
 
+    async def test_a_tenant_with_many_queue_levels_does_not_keep_a_look_from_the_others(self, store: Store) -> None:
+        await enqueue(store, *(new_job(tenant="acme", queue=f"q{n}", priority=p) for n in range(3) for p in (1, 2)))
+        await enqueue(store, *(new_job(tenant=tenant) for tenant in ("moon", "zeta")))
+
+        seen: list[list[tuple[str | None, str, int]]] = []
+        within: dict[str, tuple[str, int]] = {}
+        for _ in range(4):
+            found = await look(store, each=2, within=within)
+            within = found.unfinished(2)
+            seen.append([one for one in places(found) if one[0] == "acme"])
+            assert [one.tenant for one in found.levels][-2:] == ["moon", "zeta"]
+
+        in_turn = [[("acme", f"q{n}", p) for p in (1, 2)] for n in range(3)]
+        assert seen == [*in_turn, in_turn[0]], "each look sees others, and after the last the first again"
+
     async def test_a_look_leaves_out_what_the_lane_does_not_serve(self, store: Store) -> None:
         await enqueue(store, new_job(tenant="acme"), new_job(tenant="acme", queue="mail"))
         await enqueue(store, new_job(tenant="zeta", kind="wave"), new_job(tenant="moon", queue="slow"))

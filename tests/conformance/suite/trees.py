@@ -61,6 +61,20 @@ class TreeSuite:
         step = await store.trees.cancel(str(root.id), "no", None, 10, now=at(1))
         assert (step.cancelled, step.before) == (2, None)
 
+    async def test_the_oldest_jobs_of_a_tree_are_found_also_of_those_that_failed(self, store: Store) -> None:
+        root = new_job()
+        await enqueue(store, root)
+        rest = [new_job(correlation_id=str(root.id), tenant=tenant) for tenant in ("acme", "zeta", "acme", "acme")]
+        await enqueue(store, *rest, new_job(correlation_id="another"))
+        for held in await claim(store, limit=4):
+            await settle(store, held, Failed(OOPS, final=True))
+        oldest, tree = store.trees.oldest, str(root.id)
+
+        assert await oldest(tree, 3) == [root.id, rest[0].id, rest[1].id]
+        assert await oldest(tree, 10, failed=True) == [root.id, *(job.id for job in rest[:3])]
+        assert await oldest(tree, 10, failed=True, tenant="acme") == [rest[0].id, rest[2].id]
+        assert await oldest("none", 10) == []
+
     async def test_there_is_no_progress_of_no_jobs(self, store: Store) -> None:
         progress = await store.trees.progress("none")
 
@@ -116,7 +130,7 @@ class TreeSuite:
 
         await complete(store, parent)
         release = await store.dependents.release([parent.job_id], 10, now=at(1))
-        assert (await state(store, waiting.id), release.watched) == (State.BLOCKED, (child.id,))
+        assert (await state(store, waiting.id), release.next) == (State.BLOCKED, (child.id,))
         [held] = await claim(store, now=at(1))
         await complete(store, held, now=at(1))
         await store.dependents.release([child.id], 10, now=at(2))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dutiful.cli.options import AsJson, Reason
+from dutiful.cli.options import NEGATIVE, AsJson, Reason
 from dutiful.cli.output.printing import note, print_json, print_table, say
 from dutiful.cli.target import operate, target
 from dutiful.core.duration import brief
@@ -54,7 +54,7 @@ def list_limits(ctx: typer.Context, as_json: AsJson = False) -> None:
         note(f"declared in the code; stored when a worker starts: {', '.join(waiting)}")
 
 
-@limits.command("set")
+@limits.command("set", context_settings=NEGATIVE)
 def set_limit(
     ctx: typer.Context,
     name: Name,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dutiful.cli.options import AsJson, Reason
+from dutiful.cli.options import NEGATIVE, AsJson, Reason
 from dutiful.cli.output.printing import print_json, print_table, say
 from dutiful.cli.target import operate
 from dutiful.core.shares import HEAVIEST
@@ -48,7 +48,7 @@ def list_shares(ctx: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-@shares.command("set")
+@shares.command("set", context_settings=NEGATIVE)
 def set_share(
     ctx: typer.Context,
     tenant: OfTenant,

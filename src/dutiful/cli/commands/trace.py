@@ -39,7 +39,8 @@ def trace(
 ) -> None:
     """Show all jobs of one correlation id: which job enqueued which, what was retried, and the state of each.
 
-    Jobs of one level are in the order of their creation. Of more than a thousand, the newest are shown.
+    Jobs of one level are in the order of their creation. Of more than a thousand, some are shown: the first that failed
+    with those above them, the oldest, and the newest.
 
     \b
     Examples:
@@ -50,14 +51,16 @@ def trace(
     if as_json:
         print_json(_json(tree, progress))
         return
-    count = f"{len(tree.members):,} job{'s' * (len(tree.members) != 1)}"
-    more = ", the newest and their ancestors; there are more" if tree.cut else ""
+    total, shown = max(progress.total, len(tree.members)), len(tree.members)
+    count = f"{total:,} job{'s' * (total != 1)}"
+    more = f", of which {shown:,} are shown: what failed and is above it, the oldest, the newest" if tree.cut else ""
     show(f"{flat(tree.correlation_id)}: {count}{more}")
     states = ", ".join(f"{number:,} {state}" for state, number in progress.states.items())
     show(f"{progress.percent} % ended: {states}{_took(progress)}")
     here = {member.id for member in tree.members}
+    lost = "is not shown" if tree.cut else "is missing"
     for member, branches in _drawn(tree.tree()):
-        show(_line(member, branches, here))
+        show(_line(member, branches, here, lost))
 
 
 async def _look(operator: Operator, reference: str) -> tuple[CorrelationTree, TreeProgress]:
@@ -98,7 +101,7 @@ def _drawn(tree: list[Member]) -> Iterator[tuple[Member, str]]:
     return reversed(lines)
 
 
-def _line(member: Member, branches: str, here: Set[UUID]) -> "Text":
+def _line(member: Member, branches: str, here: Set[UUID], lost: str) -> "Text":
     from rich.text import Text
 
     prefix = f"{member.relation} " if member.relation in (Relation.RETRY, Relation.AFTER) else ""
@@ -108,13 +111,13 @@ def _line(member: Member, branches: str, here: Set[UUID]) -> "Text":
     line.append(ids.public(member.id), style="not dim")
     line.append(f"  {flat(member.kind)}  ", style="not dim")
     line.append(state, style=f"not dim {STYLES[state]}")
-    line.append("  " + ", ".join(_facts(member, here)), style="not dim")
+    line.append("  " + ", ".join(_facts(member, here, lost)), style="not dim")
     if member.error is not None:
         line.append(f"  {_error(member.error)}", style="not dim red")
     return line
 
 
-def _facts(member: Member, here: Set[UUID]) -> Iterable[str]:
+def _facts(member: Member, here: Set[UUID], lost: str) -> Iterable[str]:
     yield f"{member.attempt}/{member.max_attempts}"
     yield f"made {member.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     if member.finished_at is not None and member.started_at is not None:
@@ -127,23 +130,24 @@ def _facts(member: Member, here: Set[UUID]) -> Iterable[str]:
         yield f"blocked by {flat(member.gate)}"
     elif member.run_at is not None:
         yield f"due {ago(member.run_at)}"
-    if more := [need for need in member.needs if need.id != member.under]:
-        also = "also " if len(more) < len(member.needs) else ""
-        yield f"{also}after {ids.public(more[0].id)}" + (f" and {len(more) - 1:,} more" if len(more) > 1 else "")
+    if others := [need for need in member.needs if need.id != member.under]:
+        also = "also " if len(others) < len(member.needs) else ""
+        more = max(member.needs_total, len(member.needs)) - (len(member.needs) - len(others)) - 1
+        yield f"{also}after {ids.public(others[0].id)}" + (f" and {more:,} more" if more else "")
     if odd := sorted({need.on_failure for need in member.needs} - {OnFailure.CANCEL}):
         yield f"{' or '.join(f'{policy}s' for policy in odd)} if one fails"
     if member.tenant is not None:
         yield f"of {flat(member.tenant)}"
     if member.under is None and (above := member.retry_of or member.parent_id) is not None:
-        yield f"{'a retry' if member.retry_of else 'a child'} of {_missing(member, above, here)}"
+        yield f"{'a retry' if member.retry_of else 'a child'} of {_missing(member, above, here, lost)}"
 
 
-def _missing(member: Member, above: UUID, here: Set[UUID]) -> str:
+def _missing(member: Member, above: UUID, here: Set[UUID], lost: str) -> str:
     """The parent that a root of the tree names."""
     if above == member.id:
         return "itself"
     # Callers may name any parent, so two jobs may be parents of each other; one of them has to come first.
-    return f"{ids.public(above)}, which {'is below this one' if above in here else 'is missing'}"
+    return f"{ids.public(above)}, which {'is below this one' if above in here else lost}"
 
 
 def _error(error: dict[str, Any]) -> str:

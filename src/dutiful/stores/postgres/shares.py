@@ -5,7 +5,7 @@ from datetime import datetime
 from dutiful.core.job import Claim
 from dutiful.declare.lane import ANY
 from dutiful.store.shares import WINDOW, Look, LookRequest, ShareRecord, ShareRequest, TenantLevel, records
-from dutiful.stores.postgres.engine.subject import Subject, arrays
+from dutiful.stores.postgres.engine.subject import Subject, arrays, text
 
 
 class PostgresShares(Subject):
@@ -16,7 +16,8 @@ class PostgresShares(Subject):
         levels = *arrays(ask.levels, "queue", "priority"), [seq for seq, _ in starts], [job_id for _, job_id in starts]
         rows = await self._rows(
             "look_at_tenants", "tenant, queue, priority, seq, weight, job_id",
-            ask.lane, queues, ask.kinds, ask.tenants or None, *after, ask.steps, *levels, WINDOW,
+            ask.lane, queues, ask.kinds, ask.tenants or None, *after, ask.steps, ask.each, text(ask.within), *levels,
+            WINDOW,
         )  # fmt: skip
         seen = [TenantLevel(*row) for row in rows if row["queue"] is not None]
         last = seen[ask.steps - 1] if len(seen) >= ask.steps else None

@@ -13,6 +13,12 @@ class PostgresTrees(Subject):
         rows = await self._rows("tree_progress", columns, correlation_id, root_of(correlation_id), tenant)
         return tree_progress(correlation_id, [tuple(row) for row in rows])
 
+    async def oldest(
+        self, correlation_id: str, limit: int, *, failed: bool = False, tenant: str | None = None
+    ) -> list[UUID]:
+        args = (correlation_id, root_of(correlation_id), tenant, failed, limit)
+        return [row[0] for row in await self._rows("oldest_of_tree", "*", *args)]
+
     async def cancel(
         self,
         correlation_id: str,

@@ -30,7 +30,7 @@ class SqliteShares(Subject):
         paused = claims.pauses(db)
         if claims.is_lane_paused(paused, ask.lane):
             return Look([], None, False)
-        places = list(islice(_places(db, ask.after), ask.steps))
+        places = list(islice(_places(db, ask), ask.steps))
         last = places[-1] if len(places) >= ask.steps else None
         levels = [_level(db, place, ask, paused) for place in places]
         walk = dict[tuple[str, int], Position]()
@@ -53,13 +53,21 @@ class SqliteShares(Subject):
             db.run(SQL["put_share"], (tenant, weight))
 
 
-def _places(db: Connection, after: Place | None) -> Iterator[Place]:
+def _places(db: Connection, ask: LookRequest) -> Iterator[Place]:
     """The queue levels of tenants, by stepping from one to the next; not of a name that is not UTF-8."""
-    level = db.row(SQL["first_tenant_level"]) if after is None else db.row(SQL["next_tenant_level"], after)
-    while level is not None:
+    at, seen = (("", "", 0), ask.each) if ask.after is None else (ask.after, 0)
+    while True:
+        level = db.row(SQL["next_level_in_tenant"], at) if seen < ask.each else None
+        seen += 1
+        if level is None:
+            seen, level = 1, db.row(SQL["next_tenant"], at[:1])
+            if level is None:
+                return
+            if within := ask.within.get(level[0]):
+                level = db.row(SQL["next_level_in_tenant"], (level[0], *within)) or level
         if not isinstance(level, ReplacedRow):
             yield level[0], level[1], level[2]
-        level = db.row(SQL["next_tenant_level"], stored(level))
+        at = stored(level)
 
 
 def _level(db: Connection, place: Place, ask: LookRequest, paused: set[tuple[str, str]]) -> TenantLevel:

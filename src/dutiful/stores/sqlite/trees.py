@@ -22,6 +22,19 @@ class SqliteTrees(Subject):
             ],
         )
 
+    @browses
+    def oldest(
+        self,
+        db: Connection,
+        correlation_id: str,
+        limit: int,
+        *,
+        failed: bool = False,
+        tenant: str | None = None,
+    ) -> list[UUID]:
+        window = {"failed": failed, "limit": limit}
+        return [uuid(job_id) for (job_id,) in db.rows(SQL["oldest_of_tree"], _tree(correlation_id, tenant) | window)]
+
     @writes
     def cancel(
         self,

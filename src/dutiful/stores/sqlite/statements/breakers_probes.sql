@@ -10,13 +10,14 @@ DELETE FROM dutiful_breaker_probe AS p WHERE breaker = ?
   AND NOT EXISTS (SELECT 1 FROM dutiful_lease l WHERE l.job_id = p.job_id);
 
 -- name: breaker_probes
--- For each probe, whether it runs, since when it is admitted, and its kind, queue and tenant while it is ready.
+-- For each probe, whether it runs, since when it is admitted, and its kind, queue and tenant while it is ready. A claim
+-- that was given back probes no more, and its job has no turn.
 SELECT p.job_id, p.since,
        coalesce(l.expires_at > :now AND (p.claim_id IS NULL OR p.claim_id = l.claim_id), 0) AS runs,
        r.kind, r.queue, r.tenant
 FROM dutiful_breaker_probe p
 LEFT JOIN dutiful_lease l ON l.job_id = p.job_id
-LEFT JOIN dutiful_ready r ON r.job_id = p.job_id
+LEFT JOIN dutiful_ready r ON r.job_id = p.job_id AND p.claim_id IS NULL
 WHERE p.breaker = :breaker;
 
 -- name: first_waiting_queue

@@ -1,11 +1,10 @@
--- name: first_tenant_level
+-- name: next_tenant
 SELECT tenant, queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
-WHERE tenant IS NOT NULL ORDER BY tenant, queue, priority LIMIT 1;
+WHERE tenant > CAST(? AS TEXT) ORDER BY tenant, queue, priority LIMIT 1;
 
--- name: next_tenant_level
+-- name: next_level_in_tenant
 SELECT tenant, queue, priority FROM dutiful_ready INDEXED BY dutiful_ready_tenant
-WHERE tenant IS NOT NULL AND (tenant, queue, priority) > (?, ?, ?)
-ORDER BY tenant, queue, priority LIMIT 1;
+WHERE tenant = CAST(? AS TEXT) AND (queue, priority) > (CAST(? AS TEXT), ?) ORDER BY queue, priority LIMIT 1;
 
 -- name: first_of_tenant_level
 SELECT seq FROM dutiful_ready INDEXED BY dutiful_ready_tenant

@@ -8,6 +8,17 @@ SELECT id FROM (
 WHERE (:before IS NULL OR id < :before) AND (:tenant IS NULL OR tenant = :tenant)
 ORDER BY id DESC LIMIT :limit;
 
+-- name: oldest_of_tree
+-- With :failed, the oldest of those that failed.
+SELECT id FROM (
+    SELECT id, tenant FROM dutiful_job WHERE id = :root AND correlation_id IS NULL
+    UNION ALL
+    SELECT id, tenant FROM dutiful_job INDEXED BY dutiful_job_correlation WHERE correlation_id = :correlation
+)
+WHERE (:tenant IS NULL OR tenant = :tenant)
+  AND (NOT :failed OR EXISTS (SELECT 1 FROM dutiful_finished f WHERE f.job_id = id AND f.state = 'failed'))
+ORDER BY id LIMIT :limit;
+
 -- name: tree_progress
 -- A row for each state that a job of the tree is in.
 SELECT CASE WHEN f.job_id IS NOT NULL THEN f.state

@@ -48,7 +48,8 @@ begin
     return query select unnest(v_names);
 end $$;
 
--- Returns the probes of these breakers: whether each runs, since when it is one, and its queue level while it is ready.
+-- Returns the probes of these breakers: whether each runs, since when it is one, and its queue level while it is ready. A
+-- claim that was given back probes no more, and its job has no turn.
 create or replace function {schema}.breaker_probes(p_names text[], p_now timestamptz)
 returns table (breaker text, job_id uuid, since timestamptz, runs boolean, kind text, queue text, tenant text)
 language plpgsql stable {walk_indexes} as $$ #variable_conflict use_column
@@ -59,7 +60,7 @@ begin
            r.kind::text, r.queue::text, r.tenant
     from {schema}.breaker_probe p
     left join lateral (select x.* from {schema}.lease x where x.job_id = p.job_id limit 1) l on true
-    left join lateral (select x.* from {schema}.ready x where x.job_id = p.job_id limit 1) r on true
+    left join lateral (select x.* from {schema}.ready x where x.job_id = p.job_id and p.claim_id is null limit 1) r on true
     where p.breaker = any (p_names);
 end $$;
 

@@ -241,9 +241,13 @@ begin
     return v_moved;
 end $$;
 
+-- Without an option that came later.
+drop function if exists {schema}.take_slots_of_one(uuid[], timestamptz);
+drop function if exists {schema}.take_limit_slots(uuid[], timestamptz);
+
 -- Takes the slots of jobs whose kinds have one limit at most: the first jobs of each key take what it has left. Returns
 -- those that have theirs.
-create or replace function {schema}.take_slots_of_one(p_jobs uuid[], p_now timestamptz) returns uuid[]
+create or replace function {schema}.take_slots_of_one(p_jobs uuid[], p_now timestamptz, p_rooms jsonb) returns uuid[]
 language plpgsql volatile {walk_indexes} as $$
 declare
     v_taken uuid[];
@@ -261,7 +265,9 @@ begin
     ), seen as materialized (
         -- Counted once for each key, because a limit may allow very many starts.
         select s.*, s.key is null or s.place <= first_value(
-                   case when s.place = 1 and s.key is not null then {schema}.limit_room(s.rule, s.key, p_now) end
+                   case when s.place = 1 and s.key is not null then
+                       coalesce((p_rooms ->> {schema}.limit_gate(s.name, s.key))::bigint,
+                                {schema}.limit_room(s.rule, s.key, p_now)) end
                ) over (partition by s.name, s.key order by s.place) as fits
         from asked s
     ), took as (
@@ -286,8 +292,9 @@ end $$;
 
 -- Takes the slots that each of these jobs needs, in their order; jobs of kinds without limits need none. Returns those
 -- that have theirs; the others wait at the gate of the first limit that is full. What is read and written is so for all at
--- once, because a statement for each job would cost more than all else.
-create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timestamptz) returns uuid[]
+-- once, because a statement for each job would cost more than all else. p_rooms: how many slots are left at gates that
+-- the caller has counted.
+create or replace function {schema}.take_limit_slots(p_jobs uuid[], p_now timestamptz, p_rooms jsonb) returns uuid[]
 language plpgsql volatile {walk_indexes} as $$
 declare
     v_taken   uuid[] := '{}';
@@ -315,7 +322,7 @@ begin
         cross join lateral (select x.kind from {schema}.blocked x where x.job_id = a.id limit 1) b
         where b.kind = any (v_several)
     ) then
-        return {schema}.take_slots_of_one(p_jobs, p_now);
+        return {schema}.take_slots_of_one(p_jobs, p_now, p_rooms);
     end if;
     for v_job in
         select b.job_id, b.gate, b.key, l.names, l.keys, l.gates
@@ -338,8 +345,8 @@ begin
             v_at := array_position(v_gates, v_job.gates[n]);
             if v_at is null then
                 v_gates := v_gates || v_job.gates[n];
-                v_room := v_room || (
-                    select {schema}.limit_room(r, v_job.keys[n], p_now) from {schema}.limit_rule r where r.name = v_job.names[n]);
+                v_room := v_room || coalesce((p_rooms ->> v_job.gates[n])::bigint, (
+                    select {schema}.limit_room(r, v_job.keys[n], p_now) from {schema}.limit_rule r where r.name = v_job.names[n]));
                 v_at := cardinality(v_gates);
             end if;
             if v_room[v_at] <= 0 then
@@ -392,6 +399,7 @@ declare
     v_gates   text[];
     v_jobs    uuid[];
     v_from    text[];
+    v_rooms   jsonb;
     v_more    bigint := 1;
     v_seen    bigint := 0;
 begin
@@ -424,9 +432,9 @@ begin
         end if;
     end if;
     while cardinality(v_gates) > 0 and v_seen < p_limit loop
-        select array_agg(a.job_id), array_agg(a.gate) into v_jobs, v_from
+        select array_agg(a.job_id), array_agg(a.gate), jsonb_object_agg(a.gate, a.free) into v_jobs, v_from, v_rooms
         from (
-            select w.job_id, g.key as gate
+            select w.job_id, g.key as gate, room.free
             from unnest(v_gates) g (key)
             join {schema}.limit_rule r on r.name = (g.key::jsonb ->> 0)
             cross join lateral (select {schema}.limit_room(r, g.key::jsonb ->> 1, v_now) as free offset 0) room
@@ -443,7 +451,7 @@ begin
         v_seen := v_seen + cardinality(v_jobs);
         return query
         select u.queue, u.priority, u.moved, u.first, null::interval
-        from {schema}.unblock(v_jobs, v_now) u where u.first is not null;
+        from {schema}.unblock(v_jobs, v_now, v_rooms) u where u.first is not null;
         -- Jobs that another of their limits refuses have gone on to its gate, and left slots to those behind them.
         v_gates := array(
             select distinct a.gate from unnest(v_jobs, v_from) a (id, gate)

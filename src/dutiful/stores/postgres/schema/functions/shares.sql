@@ -1,13 +1,14 @@
 -- Fair shares: which tenants have jobs in which queue levels, and claims of so many of each.
 
 -- Returns queue levels of tenants after a place, in the order of tenants, with the first job's seq in each; null: none of
--- these kinds and queues. It steps from one level of a tenant to the next, so that the number of jobs does not matter.
+-- these kinds and queues. It steps from one level of a tenant to the next, so that the number of jobs does not matter, and
+-- to the next tenant after p_each levels: those after the one that p_within names for a tenant, or the first ones.
 -- Then the levels with jobs that have none; they have no index of their own, which all other jobs would pay for, and are
 -- searched for among the p_window after p_floors and p_ids. If all these are others, the last has the weight 0: the next
 -- search begins there. A last row without a queue says that there are suspects.
 create or replace function {schema}.look_at_tenants(
     p_lane text, p_queues text[], p_kinds text[], p_tenants text[], p_tenant text, p_queue text, p_priority int,
-    p_steps int, p_level_queues text[], p_level_priorities int[], p_floors bigint[], p_ids uuid[], p_window int
+    p_steps int, p_each int, p_within jsonb, p_level_queues text[], p_level_priorities int[], p_floors bigint[], p_ids uuid[], p_window int
 ) returns table (tenant text, queue text, priority int, seq bigint, weight int, job_id uuid)
 language plpgsql stable {walk_in_order} as $$ #variable_conflict use_column
 declare
@@ -19,22 +20,36 @@ begin
     end if;
     return query
     with recursive level as (
-        (select r.tenant, r.queue, r.priority from {schema}.ready r
-         where r.tenant is not null
-           and (r.tenant, r.queue, r.priority) > (coalesce(p_tenant, ''), coalesce(p_queue, ''), coalesce(p_priority, 0))
-         order by r.tenant, r.queue, r.priority limit 1)
+        -- The place before the first, which is left out below.
+        select coalesce(p_tenant, '') as tenant, coalesce(p_queue, '') collate "C" as queue,
+               coalesce(p_priority, 0) as priority, case when p_tenant is null then p_each else 0 end as seen
         union all
-        select n.tenant, n.queue, n.priority
+        select n.tenant, n.queue, n.priority, n.seen
         from level l, lateral (
-            select r.tenant, r.queue, r.priority from {schema}.ready r
-            where r.tenant is not null and (r.tenant, r.queue, r.priority) > (l.tenant, l.queue, l.priority)
-            order by r.tenant, r.queue, r.priority limit 1
+            (select r.tenant, r.queue, r.priority, l.seen + 1 as seen from {schema}.ready r
+             where l.seen < p_each and r.tenant = l.tenant and (r.queue, r.priority) > (l.queue, l.priority)
+             order by r.tenant, r.queue, r.priority limit 1)
+            union all
+            (select t.tenant, f.queue, f.priority, 1
+             from (select r.tenant from {schema}.ready r where r.tenant > l.tenant
+                   order by r.tenant, r.queue, r.priority limit 1) t
+             cross join lateral (
+                 (select r.queue, r.priority from {schema}.ready r
+                  where r.tenant = t.tenant
+                    and (r.queue, r.priority) > (p_within -> t.tenant ->> 0, (p_within -> t.tenant ->> 1)::int)
+                  order by r.tenant, r.queue, r.priority limit 1)
+                 union all
+                 (select r.queue, r.priority from {schema}.ready r where r.tenant = t.tenant
+                  order by r.tenant, r.queue, r.priority limit 1)
+                 limit 1
+             ) f)
+            limit 1
         ) n
     )
     select l.tenant, l.queue::text, l.priority, f.seq,
            coalesce((select s.weight from {schema}.share s where s.tenant = l.tenant), 1),
            '00000000-0000-0000-0000-000000000000'::uuid
-    from (select * from level limit p_steps) l
+    from (select * from level offset 1 limit p_steps) l
     left join lateral (
         select x.seq from {schema}.ready x
         where x.tenant = l.tenant and x.queue = l.queue and x.priority = l.priority

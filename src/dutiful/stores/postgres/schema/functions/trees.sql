@@ -20,6 +20,31 @@ begin
      limit 1);
 end $$;
 
+-- Returns the ids of the p_limit oldest jobs of a tree, or of those that failed.
+create or replace function {schema}.oldest_of_tree(
+    p_correlation text, p_root uuid, p_tenant text, p_failed boolean, p_limit int
+) returns setof uuid
+language plpgsql stable {walk_in_order} as $$
+begin
+    return query
+    select t.id
+    from (
+        (select j.id from {schema}.job j
+         where j.id = p_root and j.correlation_id is null and (p_tenant is null or j.tenant = p_tenant)
+           and (not p_failed or exists (select 1 from {schema}.finished f
+                                        where f.job_id = j.id and f.state = 'failed' offset 0))
+         limit 1)
+        union all
+        (select j.id from {schema}.job j
+         where j.correlation_id = p_correlation and (p_tenant is null or j.tenant = p_tenant)
+           and (not p_failed or exists (select 1 from {schema}.finished f
+                                        where f.job_id = j.id and f.state = 'failed' offset 0))
+         order by j.id
+         limit p_limit)
+    ) t
+    limit p_limit;
+end $$;
+
 -- Returns a row for each state that a job of the tree is in.
 create or replace function {schema}.tree_progress(p_correlation text, p_root uuid, p_tenant text)
 returns table (state text, jobs bigint, created_at timestamptz, started_at timestamptz, finished_at timestamptz)
