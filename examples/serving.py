@@ -1,10 +1,14 @@
 """Serves a web application in this process."""
 
 import asyncio
+import errno
 import logging
+import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -12,6 +16,7 @@ from starlette.types import ASGIApp
 from dutiful import UsageError
 
 HOST = "127.0.0.1"
+T = TypeVar("T")
 
 
 class _Server(uvicorn.Server):
@@ -37,9 +42,29 @@ async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
 def _listener(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
-    except OSError as error:
-        reason = f"cannot listen on {HOST}:{port} ({error.strerror})"
-        raise UsageError(f"{reason}: end what uses it, or choose another port") from error
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        remedy = "end what uses it, or choose another port" if taken else "choose another port"
+        raise UsageError(f"cannot listen on {HOST}:{port} ({_reason(error)}): {remedy}") from error
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    """Without the address, which Python adds."""
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+
+
+async def ended_by_term(work: Awaitable[T]) -> T:
+    """Lets TERM end the work as Ctrl-C does; by default it would end the program at once, and leave its workers behind.
+
+    Not by way of Ctrl-C's own signal, because a program that a script started in the background ignores that.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def for_ever() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dutiful import UsageError
 from examples.media_pipeline.story import run_story
+from examples.serving import ended_by_term
 
 
 def main() -> int:
@@ -24,12 +26,14 @@ def main() -> int:
             if chosen.serve:
                 from examples.media_pipeline.serve import serve  # the story needs no web framework
 
-                asyncio.run(serve(console, Path(folder), chosen.port))
-            elif not asyncio.run(run_story(console, Path(folder))):
-                return 1
+                asyncio.run(ended_by_term(serve(console, Path(folder), chosen.port)))
+                return 0
+            return 0 if asyncio.run(ended_by_term(run_story(console, Path(folder)))) else 1
         except KeyboardInterrupt:
             console.print("\nGood-bye.")
-    return 0
+            return 0 if chosen.serve else 130  # an interrupted story has proven nothing
+        except UsageError as error:
+            parser.error(str(error))
 
 
 sys.exit(main())

@@ -2,13 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 import msgspec
 
-from dutiful import Dutiful, Event, EventType, Exponential, Fixed, Gap, Linear, Retry
+from dutiful import (
+    Dutiful,
+    Event,
+    EventType,
+    Exponential,
+    Fixed,
+    Gap,
+    JobCancelled,
+    JobNotFound,
+    Linear,
+    ResultTimeout,
+    Retry,
+)
 from examples.media_pipeline.config import Config
 from examples.media_pipeline.job import Job
 
@@ -28,6 +42,7 @@ NAMES = {
 }
 BACKOFFS = {"fixed": Fixed, "linear": Linear, "exponential": Exponential}
 LISTED = 200
+WORD_OF_CANCEL = timedelta(seconds=5)  # until another process has learnt of it, on Postgres
 
 
 class Recoverable(Exception):
@@ -72,8 +87,15 @@ class JobQueue:
         return str((await request.enqueue(**data)).id)
 
     async def cancel(self, job_id: str) -> bool:
-        """Cancels a waiting job, asks a running one to stop; False if it had ended."""
-        return await self.app.cancel(job_id, "cancelled by its user")
+        """Cancels a job, and returns when that is stored; False if it had ended.
+
+        A running one is asked to stop, and has `cancel_grace` for it.
+        """
+        if not await self.app.cancel(job_id, "cancelled by its user"):
+            return False
+        with suppress(JobCancelled, JobNotFound, ResultTimeout):
+            await (await self.app.client()).result(UUID(job_id), self.config.cancel_grace + WORD_OF_CANCEL)
+        return True
 
     async def get(self, job_id: str) -> Job | None:
         found = await self.app.snapshot(job_id)

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from dutiful import UsageError
 from examples.practice.platform import Addresses
 from examples.practice.serve import serve, world
 from examples.practice.story import run_story
+from examples.serving import ended_by_term
 
 
 def main() -> int:
@@ -31,23 +31,23 @@ def main() -> int:
         "--world", action="store_true", help="only serve the mail servers and calendars that main:app talks to"
     )
     chosen = parser.parse_args()
-    if chosen.world:
-        with suppress(KeyboardInterrupt):
-            asyncio.run(world(Console(), Addresses.read(os.environ)))
-        return 0
-    if chosen.database_url and not chosen.database_url.startswith("postgres"):
-        parser.error("--database-url must be postgresql://…; leave it out for a temporary SQLite file")
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story prints events itself
-    with tempfile.TemporaryDirectory(prefix="practice-") as folder:
-        url = chosen.database_url or f"sqlite:///{Path(folder).absolute()}/jobs.db"
-        try:
+    try:
+        if chosen.world:
+            asyncio.run(ended_by_term(world(Console(), Addresses.read(os.environ))))
+            return 0
+        if chosen.database_url and not chosen.database_url.startswith("postgres"):
+            parser.error("--database-url must be postgresql://…; leave it out for a temporary SQLite file")
+        with tempfile.TemporaryDirectory(prefix="practice-") as folder:
+            url = chosen.database_url or f"sqlite:///{Path(folder).absolute()}/jobs.db"
             if chosen.serve:
-                with suppress(KeyboardInterrupt):
-                    asyncio.run(serve(Console(), Path(folder), url, chosen.port))
+                asyncio.run(ended_by_term(serve(Console(), Path(folder), url, chosen.port)))
                 return 0
-            return 0 if asyncio.run(run_story(Console(), Path(folder), url)) else 1
-        except UsageError as error:
-            parser.error(str(error))
+            return 0 if asyncio.run(ended_by_term(run_story(Console(), Path(folder), url))) else 1
+    except KeyboardInterrupt:
+        return 0 if chosen.world or chosen.serve else 130  # an interrupted story has proven nothing
+    except UsageError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -36,8 +36,12 @@ EVERY_PAYLOAD = Rules(
     correlation_id="correlation_id",
     # A firm can use a key only once, for any job type.
     unique=Unique("idempotency_key", scope=Scope.FOREVER, on_conflict=OnConflict.REJECT, across_kinds=True),
-    # Names of content, besides those that Dutiful knows: a firm's mail and papers stay in its own tables.
-    forbid=["html", "text", "transcript", "attachment", "note", "notes", "comment"],
+    forbid=[
+        # Names of content, besides those that Dutiful knows: a firm's mail and papers stay in its own tables.
+        *("html", "text", "transcript", "attachment", "note", "notes", "comment"),
+        # Names that Dutiful knows, with a number, which it would let pass: here no count has such a name.
+        *("token", "secret", "api_key", "private_key", "body", "content"),
+    ],
     versions=[PAYLOAD_VERSION],
     limit=PAYLOAD_LIMIT,
 )

@@ -17,6 +17,8 @@ async function ask(path, method = "GET", body = undefined) {
     method,
     headers: body === undefined ? {} : {"content-type": "application/json"},
     body: body === undefined ? undefined : JSON.stringify(body),
+  }).catch(() => {
+    throw new Error("the server does not answer; is it still running?");
   });
   if (answer.status === 204) return null;
   const found = await answer.json().catch(() => ({}));
@@ -30,8 +32,11 @@ function reason(problem) {
   return problem.title ?? "the server did not answer as expected";
 }
 
-function say(problem) {
+// An answer to what a person did stays until they do something else; one to a look, until the next look succeeds.
+function say(problem, of = "act") {
   const line = find("#problem");
+  if (!problem && line.dataset.of !== of) return;
+  line.dataset.of = of;
   line.textContent = problem;
   line.hidden = !problem;
 }
@@ -144,9 +149,10 @@ async function decide(event, id) {
 
 function drawTrail(events) {
   find("#no-trail").hidden = events.length > 0;
-  fill("#trail", events, (one) =>
-    row([element("b", one.event), element("span", one.principal, "client")], `${time(one.at)} · ${one.reason ?? ""}`),
-  );
+  fill("#trail", events, (one) => {
+    const detail = [time(one.at), one.reason].filter(Boolean).join(" · ");
+    return row([element("b", one.event), element("span", one.principal, "client")], detail);
+  });
 }
 
 async function look() {
@@ -154,10 +160,10 @@ async function look() {
   try {
     drawMail(await ask("/site/mail"));
     if (manages) await lookAtJobs();
-    say("");
+    say("", "look");
   } catch (error) {
     if (error.status === 401) return start();
-    say(error.message);
+    say(error.message, "look");
   }
   timer = setTimeout(look, LOOK);
 }

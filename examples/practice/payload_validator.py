@@ -20,16 +20,21 @@ class PayloadValidator:
         rules = CATEGORIES.get(category)
         if rules is None:
             return False, [f"category: there is no {category!r}; there are: {', '.join(CATEGORIES)}"]
+        if not isinstance(payload, Mapping):
+            return False, ["payload must be an object of named fields, as create_payload makes it"]
         # What is called an id has to be one, also if the category does not require it.
         named = [name for name in payload if name.endswith("_id") and name not in rules.fields]
         errors = _RULES.validate(rules.plus(Rules(references=[*additional_required, *named])), payload)
         reported = {str(error).split()[0].split(".")[0].split("[")[0] for error in errors}
         checked = {*rules.fields, *additional_required, *named, *reported}
+        lists = [name for name, value in payload.items() if name.endswith("_id") and isinstance(value, (list, tuple))]
         content = [path for name, value in payload.items() if name not in checked for path in _content(name, value)]
-        return not errors and not content, [
+        found = [
             *(str(error) for error in errors),
+            *(f"{name} is a list: give one id, or call the field {name}s" for name in lists if name not in reported),
             *(f"{path} is content, not a reference: give ids, without spaces" for path in content),
         ]
+        return not found, found
 
     @staticmethod
     def create_payload(tenant_id: int, correlation_id: UUID | str, idempotency_key: str, **refs: Any) -> dict[str, Any]:

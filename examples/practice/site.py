@@ -1,7 +1,8 @@
 """The platform's web site: a person of a firm signs in, sees mail come in, and reviews dead letters.
 
-The admin API is Dutiful's own, with the site's sign-in in front of it. Two of its lists are served in the platform's
-terms: jobs by `status=pending` or `processing`, and audit events by names such as `job_dlq_reprocess_success`.
+The admin API is Dutiful's own, with the site's sign-in in front of it. Three of its answers are in the platform's
+terms: jobs listed and counted by status (`pending`, `processing`), and audit events by names such as
+`job_dlq_reprocess_success`.
 """
 
 from pathlib import Path
@@ -26,7 +27,7 @@ from examples.practice.ingestion import maildir
 from examples.practice.payload_validator import PayloadValidator
 from examples.practice.platform import Addresses
 from examples.practice.queue import JobQueue
-from examples.practice.record import states_of, status_of
+from examples.practice.record import Status, states_of, status_of
 from examples.practice.sample_data import CONNECTION, POISON, raw_mail
 from examples.practice.users import COOKIE, Sessions, User
 
@@ -109,8 +110,7 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
         Route("/", FileResponse(HERE / "page.html")),
         Route("/shared.css", FileResponse(HERE.parent / "page.css")),
         *(Route(f"/{file}", FileResponse(HERE / file)) for file in ("page.css", "page.js", "icon.svg")),
-        Route(f"{ADMIN}/queue/", translated.queue),
-        Route(f"{ADMIN}/audit/", translated.audit),
+        *translated.routes,
         Mount("/site", api),
         Mount("", admin),
     ]
@@ -123,6 +123,9 @@ class _Translated:
 
     def __init__(self, admin: ASGIApp) -> None:
         self._admin = admin
+        paths = {"queue": self.queue, "queue/statistics": self.statistics, "audit": self.audit}
+        # The admin API does without the slash at the end, too.
+        self.routes = [Route(f"{ADMIN}/{path}{end}", serve) for path, serve in paths.items() for end in ("", "/")]
 
     async def queue(self, request: Request) -> Response:
         """Jobs by the platform's statuses: pending, processing, completed, failed, cancelled."""
@@ -133,6 +136,16 @@ class _Translated:
         if isinstance(answer, Response):
             return answer
         return JSONResponse(answer | {"jobs": [job | {"status": status_of(job["status"])} for job in answer["jobs"]]})
+
+    async def statistics(self, request: Request) -> Response:
+        """Adds counts by the platform's statuses; ended jobs since the time that the answer names."""
+        answer = await self._ask(request, "queue/statistics", request.query_params.multi_items())
+        if isinstance(answer, Response):
+            return answer
+        counts = dict.fromkeys(Status, 0)
+        for state, jobs in (answer["live"] | answer["finished"]).items():
+            counts[status_of(state)] += jobs
+        return JSONResponse(answer | {"by_status": counts})
 
     async def audit(self, request: Request) -> Response:
         answer = await self._ask(request, "audit", request.query_params.multi_items())

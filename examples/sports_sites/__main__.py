@@ -6,12 +6,12 @@ import logging
 import os
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from dutiful import UsageError
+from examples.serving import ended_by_term
 from examples.sports_sites.config import Config
 from examples.sports_sites.serve import install, serve, world
 from examples.sports_sites.story import run_story
@@ -35,8 +35,7 @@ def main() -> int:
     logging.getLogger("dutiful").setLevel(logging.CRITICAL)  # the story prints events itself
     try:
         if chosen.world:
-            with suppress(KeyboardInterrupt):
-                asyncio.run(world(Console(), Config.read(os.environ)))
+            asyncio.run(ended_by_term(world(Console(), Config.read(os.environ))))
             return 0
         if chosen.views:
             asyncio.run(install(Console(), Config.read(os.environ), url))
@@ -44,10 +43,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sports-sites-") as folder:
             where = url or f"sqlite:///{folder}/jobs.db"
             if chosen.serve:
-                with suppress(KeyboardInterrupt):
-                    asyncio.run(serve(Console(), Path(folder), where, chosen.port))
+                asyncio.run(ended_by_term(serve(Console(), Path(folder), where, chosen.port)))
                 return 0
-            return 0 if asyncio.run(run_story(Console(), Path(folder), where)) else 1
+            return 0 if asyncio.run(ended_by_term(run_story(Console(), Path(folder), where))) else 1
+    except KeyboardInterrupt:
+        return 0 if chosen.world or chosen.serve else 130  # an interrupted story has proven nothing
     except UsageError as error:
         parser.error(str(error))
 

@@ -16,6 +16,8 @@ async function ask(path, method = "GET", body = undefined) {
     method,
     headers: body === undefined ? {} : {"content-type": "application/json"},
     body: body === undefined ? undefined : JSON.stringify(body),
+  }).catch(() => {
+    throw new Error("the server does not answer; is it still running?");
   });
   if (answer.status === 204) return null;
   const found = await answer.json().catch(() => ({}));
@@ -24,10 +26,30 @@ async function ask(path, method = "GET", body = undefined) {
   throw new Error(problems.join("; ") || found.detail || "the server did not answer as expected");
 }
 
-function say(problem) {
+// An answer to what a person did stays until they do something else; one to a look, until the next look succeeds.
+function say(problem, of = "act") {
   const line = find("#problem");
+  if (!problem && line.dataset.of !== of) return;
+  line.dataset.of = of;
   line.textContent = problem;
   line.hidden = !problem;
+}
+
+// A row is drawn again only if it has changed: a new one has no focus, and loses a click that was half done.
+function fill(selector, items, draw) {
+  const list = find(selector);
+  items.forEach((item, position) => {
+    const before = list.children[position];
+    const text = JSON.stringify(item);
+    if (before?.item === text) return;
+    const focused = before?.contains(document.activeElement);
+    const row = draw(item);
+    row.item = text;
+    if (before) before.replaceWith(row);
+    else list.append(row);
+    if (focused) (find("button", row) ?? row).focus();
+  });
+  while (list.children.length > items.length) list.lastElementChild.remove();
 }
 
 function element(tag, text = "", kind = "", ...children) {
@@ -66,21 +88,19 @@ function drawSites(sites) {
     figure("Diversity", site.diversity === null ? "–" : site.diversity.toFixed(2)),
     figure("People", site.population === null ? "–" : site.population.toLocaleString()),
   ];
-  find("#sites").replaceChildren(
-    ...sites.map((site) => {
-      const made = element(
-        "li", "", "site",
-        element("p", "", "top", element("b", site.name), element("span", site.type, "client")),
-        element("dl", "", "figures", ...figures(site)),
-      );
-      made.dataset.site = site.lipas_id;
-      made.tabIndex = 0;
-      made.setAttribute("aria-current", String(chosen?.lipas_id === site.lipas_id));
-      made.addEventListener("click", () => choose(site));
-      made.addEventListener("keydown", (event) => event.key === "Enter" && choose(site));
-      return made;
-    }),
-  );
+  fill("#sites", sites, (site) => {
+    const made = element(
+      "li", "", "site",
+      element("p", "", "top", element("b", site.name), element("span", site.type, "client")),
+      element("dl", "", "figures", ...figures(site)),
+    );
+    made.dataset.site = site.lipas_id;
+    made.tabIndex = 0;
+    made.setAttribute("aria-current", String(chosen?.lipas_id === site.lipas_id));
+    made.addEventListener("click", () => choose(site));
+    made.addEventListener("keydown", (event) => event.key === "Enter" && choose(site));
+    return made;
+  });
   if (chosen === null && sites.length) choose(sites[0]);
 }
 
@@ -95,17 +115,14 @@ function choose(site) {
 
 function drawEdits(edits) {
   find("#no-edits").hidden = edits.length > 0;
-  find("#edits").replaceChildren(
-    ...edits.map((edit) => {
-      const at = new Date(edit.at).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit"});
-      const made = element(
-        "li", "", "",
-        element("p", "", "top", element("b", `Edit of ${edit.site}`), element("span", at, "meta")),
-        element("ul", "", "jobs", ...edit.jobs.map(drawJob)),
-      );
-      return made;
-    }),
-  );
+  fill("#edits", edits, (edit) => {
+    const at = new Date(edit.at).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit"});
+    return element(
+      "li", "", "",
+      element("p", "", "top", element("b", `Edit of ${edit.site}`), element("span", at, "meta")),
+      element("ul", "", "jobs", ...edit.jobs.map(drawJob)),
+    );
+  });
 }
 
 function drawJob(job) {
@@ -122,23 +139,23 @@ function drawJob(job) {
 
 function drawOutside({breakers, failing, mails}) {
   const states = new Map(breakers.map((one) => [one.name, one]));
-  find("#services").replaceChildren(
-    ...Object.entries(SERVICES).map(([service, [name, title]]) => {
-      const breaker = states.get(name);
-      const button = element("button", failing[service] ? "Repair" : "Break");
-      button.addEventListener("click", () => act(() => ask(`/api/outside/${service}`, "PUT", {failing: !failing[service]})));
-      const made = element("li", "", "");
-      made.append(element("p", "", "service", element("b", title), breakerPill(breaker?.state ?? "closed"), button));
-      const notes = [failing[service] ? "does not answer" : "", waiting(breaker?.waiting)];
-      if (notes.some(Boolean)) made.append(element("p", notes.filter(Boolean).join(" · "), "meta"));
-      made.dataset.service = service;
-      return made;
-    }),
-  );
+  const services = Object.entries(SERVICES).map(([service, [name, title]]) => {
+    const {state = "closed", waiting: jobs = 0} = states.get(name) ?? {};
+    return {service, title, state, jobs, failing: failing[service]};
+  });
+  fill("#services", services, drawService);
   find("#no-mails").hidden = mails.length > 0;
-  find("#mails").replaceChildren(
-    ...mails.map((mail) => element("li", "", "", element("b", mail.subject), element("p", mail.to, "meta"))),
-  );
+  fill("#mails", mails, (mail) => element("li", "", "", element("b", mail.subject), element("p", mail.to, "meta")));
+}
+
+function drawService({service, title, state, jobs, failing}) {
+  const button = element("button", failing ? "Repair" : "Break");
+  button.addEventListener("click", () => act(() => ask(`/api/outside/${service}`, "PUT", {failing: !failing})));
+  const made = element("li", "", "", element("p", "", "service", element("b", title), breakerPill(state), button));
+  const notes = [failing ? "does not answer" : "", waiting(jobs)];
+  if (notes.some(Boolean)) made.append(element("p", notes.filter(Boolean).join(" · "), "meta"));
+  made.dataset.service = service;
+  return made;
 }
 
 function waiting(jobs) {
@@ -164,7 +181,7 @@ async function act(work) {
 }
 
 async function keepLooking() {
-  await look().then(() => say(""), (error) => say(error.message));
+  await look().then(() => say("", "look"), (error) => say(error.message, "look"));
   setTimeout(keepLooking, LOOK);
 }
 

@@ -48,6 +48,7 @@ async def test_an_event_of_a_tenant_wakes_its_jobs_only(project: Project, store:
 async def test_bad_input_is_refused(project: Project) -> None:
     assert "--data is not JSON" in project.run("send-event", "paid", "7", "--data", "yes").err
     assert "--keep" in project.run("send-event", "paid", "7", "--keep", "long").err
+    assert "key -7 is sent" in project.run("send-event", "paid", "-7").out
     assert "key" in project.run("send-event", "paid", "").err
 
 
@@ -70,4 +71,6 @@ async def test_the_api_sends_events_and_shows_steps(admin: AdminApi) -> None:
     job = (await admin.get(f"/admin/jobs/{ids.public(running.job_id)}/")).json()
     assert [(one["name"], one["state"], one["result"]) for one in job["steps"]] == [("charge", "done", {"id": 7})]
     assert (await admin.post("/admin/events/send/", {"name": "paid"})).status_code == 422
+    everyone = await admin.post("/admin/events/send/", {"name": "paid", "key": "7", "tenant": "*"})
+    assert everyone.status_code == 422 and "tenant '*' is not a name" in everyone.json()["detail"]
     assert (await admin.post("/admin/events/send/", {"name": "paid", "key": "7", "keep": "long"})).status_code == 422

@@ -121,6 +121,15 @@ def test_the_compose_file_is_valid_and_has_the_roles_of_one_image() -> None:
         assert set(found["depends_on"]) <= set(services), name
     grace = roles["worker"]["command"][roles["worker"]["command"].index("--grace") + 1]
     assert int(roles["worker"]["stop_grace_period"].rstrip("s")) > int(grace.rstrip("s"))
+    assert {name for name, found in services.items() if found.get("restart") != "unless-stopped"} == {"migrate"}
+
+
+def test_migrate_waits_until_postgres_answers_where_it_connects() -> None:
+    """On its socket it answers already while the image prepares a new database."""
+    services = COMPOSE["services"]
+    assert services["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
+    check = services["postgres"]["healthcheck"]["test"]
+    assert check[:2] == ["CMD", "pg_isready"] and check[check.index("--host") + 1] == "127.0.0.1"
 
 
 @pytest.mark.req("L68", "L69", "D106", "D107")

@@ -1,5 +1,6 @@
 """CronJobs and the chart: valid for Kubernetes, rendered by Helm itself, and their commands do what they should."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,41 @@ cronJobs:
 
 
 @pytest.mark.req("D113")
+def test_a_cron_job_may_have_maintenance_windows_of_its_own_or_none(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        """
+cronDefaults: { maintenanceWindows: ["0 1 * * SUN for 4h"] }
+cronJobs:
+  lifecycle-eval: { maintenanceWindows: ["0 9 * * MON-FRI for 8h", "0 0 1 * * for 1d in Europe/Helsinki"] }
+  purgatory-cleanup: { maintenanceWindows: [] }
+"""
+    )
+    windows = {}
+    for name, job in by_kind(rendered("--values", values), "CronJob").items():
+        args = Command.of(enqueue_pod(job), JOB_NAME="x").args
+        windows[name] = [value for option, value in pairwise(args) if option == "--not-during"]
+    assert windows == {
+        "docverse-lifecycle-eval": ["0 9 * * MON-FRI for 8h", "0 0 1 * * for 1d in Europe/Helsinki"],
+        "docverse-git-ref-audit": ["0 1 * * SUN for 4h"],
+        "docverse-purgatory-cleanup": [],
+        "docverse-credential-reencrypt": ["0 1 * * SUN for 4h"],
+    }
+
+
+def test_pods_mount_the_volumes_that_the_values_name(documents: list[dict[str, Any]]) -> None:
+    pods = [found["spec"]["template"]["spec"] for found in documents if found["kind"] in ("Deployment", "Job")]
+    pods += [enqueue_pod(found) for found in by_kind(documents, "CronJob").values()]
+    for pod in pods:
+        (container,) = pod["containers"]
+        folder = next(entry["value"] for entry in container["env"] if entry["name"] == "DOCVERSE_FOLDER")
+        assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]} == {
+            "tmp": "/tmp", "docverse": folder,
+        }  # fmt: skip
+        assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "docverse"]
+
+
+@pytest.mark.req("D113")
 @pytest.mark.parametrize("backend", ["postgres18"])
 async def test_a_payload_and_a_window_arrive_as_the_values_have_them(project: Project, store: Store) -> None:
     values = project.folder / "values.yaml"
@@ -173,6 +209,8 @@ def test_the_chart_is_clean_for_helm() -> None:
         ("cronJobs.lifecycle-eval.supsend=true", "supsend is not allowed"),
         ("cronJobs.Lifecycle.kind=x", "Lifecycle"),
         ("cronDefaults.maintenanceWindows={nightly}", "cronDefaults.maintenanceWindows.0"),
+        ("cronJobs.lifecycle-eval.maintenanceWindows={nightly}", "cronJobs.lifecycle-eval.maintenanceWindows.0"),
+        ("volumeMounts[1].name=docverse", "volumeMounts.1"),
         ("cronDefaults.uniqueFor=a while", "cronDefaults.uniqueFor"),
         ("workers.default.processes=0", "workers.default.processes"),
         ("server.port=80", "server.port"),

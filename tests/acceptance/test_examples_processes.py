@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -88,3 +89,47 @@ def test_an_example_runs_as_processes_with_the_world_outside(
         ada = firm.one("client_at", address=ADA)
         assert message and ada and message["client_id"] == ada["id"], "the mail is assigned to its client"
         assert len(firm.dump()["clients"]) == 2, "each client once, though every process adds them"
+
+
+@pytest.mark.parametrize("wrong", ["taken", "too large"])
+@pytest.mark.parametrize("example", ["media_pipeline", "practice", "sports_sites"])
+def test_a_port_that_cannot_be_had_is_named_in_one_line(example: str, wrong: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUTIFUL_")}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1] if wrong == "taken" else 70_000
+        command = [sys.executable, "-m", f"examples.{example}", "--serve", "--port", str(port)]
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].endswith("choose another port")
+
+
+@pytest.mark.parametrize("example", ["media_pipeline", "practice", "sports_sites"])
+def test_term_ends_an_example_as_ctrl_c_does_and_nothing_is_left_behind(example: str, tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DUTIFUL_")}
+    process = subprocess.Popen(
+        [sys.executable, "-um", f"examples.{example}", "--serve", "--port", str(free_port())], cwd=ROOT,
+        env={**kept, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()  # it serves
+    assert list(tmp_path.iterdir()) != []
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors, list(tmp_path.iterdir())) == (0, "", [])
+
+
+@pytest.mark.parametrize("example", ["media_pipeline", "practice", "sports_sites"])
+def test_ctrl_c_ends_a_story_without_a_traceback(example: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUTIFUL_")}
+    process = subprocess.Popen(
+        [sys.executable, "-um", f"examples.{example}"], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors

@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -97,16 +99,49 @@ async def test_only_the_named_running_job_is_cancelled_with_one_event(media: Ser
         for job_id in (unwanted, sibling):
             await listener.until("job:started", job_id)
         assert await queue.cancel(unwanted)
-        await listener.until("job:cancelled", unwanted)
         job = await seen(queue, unwanted)
-        assert job.status is Status.CANCELLED
+        assert job.status is Status.CANCELLED, "as soon as cancel has returned"
         assert statuses(job) == {"download": "cancelled", "process": "cancelled", "upload": "cancelled"}
         assert not await queue.cancel(unwanted), "it has ended"
+        await listener.until("job:cancelled", unwanted)
         media.origin.release("files/dawn.ppm")
         await listener.until("job:completed", sibling)
         await listener.until("job:webhook:delivered", unwanted)
     assert listener.names(unwanted) == ["job:enqueued", "job:started", "job:cancelled", "job:webhook:delivered"]
     assert set(media.origin.products) == {"sibling.png"}
+
+
+@pytest.mark.req("J48", "J49", "J50", "J51")
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_a_phase_that_does_not_stop_does_not_delay_the_cancellation(media: Service, mode: str) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    async def deaf() -> str:
+        running.set()
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return "late"
+
+    def blocked() -> str:
+        running.set()
+        go_on.wait(60)
+        return "late"
+
+    async def last() -> None: ...
+
+    queue = media.queue(deaf if mode == "async" else blocked, last, webhook_url=None)
+    async with queue, listening(queue) as listener:
+        try:
+            job_id = await queue.enqueue({})
+            await asyncio.to_thread(running.wait, 20)
+            assert await queue.cancel(job_id)
+            job = await seen(queue, job_id)
+        finally:
+            go_on.set()
+        await listener.until("job:cancelled", job_id)
+    assert (job.status, set(statuses(job).values())) == (Status.CANCELLED, {"cancelled"})
+    assert listener.names(job_id) == ["job:enqueued", "job:started", "job:cancelled"], "its result is refused"
 
 
 @sqlite

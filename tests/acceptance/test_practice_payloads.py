@@ -48,6 +48,14 @@ def test_there_are_eight_categories_and_fifteen_job_types(tmp_path: Path) -> Non
     assert list(JOB_TYPES) == list(app.categories)
 
 
+@pytest.mark.req("W6", "W9", "W12")
+@pytest.mark.parametrize("field", ["connection_id", "external_message_id", "folder_id"])
+def test_a_reference_to_one_object_is_no_list(field: str) -> None:
+    assert wrong_fields(VALID | {field: [1]}) == [field]
+    assert wrong_fields(VALID | {field: []}) == [field], "reported once"
+    assert wrong_fields(VALID | {f"{field}s": [1, 2]}) == []
+
+
 @pytest.mark.req("W9")
 def test_content_is_refused_wherever_it_is_put() -> None:
     for field, value, path in (
@@ -97,6 +105,13 @@ def test_each_category_asks_for_its_own_reference_and_more_can_be_asked_for() ->
     assert not PayloadValidator.validate_payload(VALID, "gardening")[0]
 
 
+@pytest.mark.req("W12")
+@pytest.mark.parametrize("payload", [None, [VALID], "tenant_id=123", 7])
+def test_what_is_no_object_is_reported_as_any_other_error(payload: Any) -> None:
+    is_valid, errors = PayloadValidator.validate_payload(payload, "ingestion")
+    assert not is_valid and len(errors) == 1 and "object" in errors[0]
+
+
 @pytest.mark.req("W8", "W64")
 @pytest.mark.parametrize(
     "sensitive",
@@ -112,6 +127,12 @@ def test_each_category_asks_for_its_own_reference_and_more_can_be_asked_for() ->
         {"more": [{"smtp": {"password": "hunter2"}}]},
         {"remark": "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLWhlcmU"},
         {"link": "postgres://ada:hunter2@db.example/practice"},
+        # Whatever the value is: the name says that it has no place here.
+        {"token": 493_817},
+        {"smtp": {"secret": 7}},
+        {"api_key": 20_260_101},
+        {"body": 1},
+        {"content": 2.5},
     ],
 )
 def test_secrets_and_content_have_no_place_in_a_payload(sensitive: dict[str, Any]) -> None:

@@ -115,15 +115,16 @@ async def test_two_workers_take_different_jobs_and_no_job_is_taken_twice(platfor
 async def test_jobs_are_taken_when_due_by_priority_then_by_time(platform: Practice) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     waiting = await platform.fetch("msg_far", priority=0, scheduled_at=later)
-    order = {"normal_1": 2, "normal_2": 2, "last": 3, "first": 1, "normal_3": 2}
+    order = {"normal_1": 2, "normal_2": 2, "last": 3, "first": 1, "normal_3": 2, "overdue": 2}
     for name, priority in order.items():
         platform.services.messages[f"{CONNECTION}/{name}"] = raw_mail(ADA, name)
-        await platform.fetch(name, priority=priority)
+        due = later - timedelta(hours=2) if name == "overdue" else None
+        await platform.fetch(name, priority=priority, scheduled_at=due)
     worker = platform.another_app(lanes="only=1:*", batch=1)
     async with platform.working(worker):
         await until(lambda: _fetched(platform, len(order)))
     fetched = [name.partition("/")[2] for name in platform.services.fetched]
-    assert fetched == ["first", "normal_1", "normal_2", "normal_3", "last"]
+    assert fetched == ["first", "overdue", "normal_1", "normal_2", "normal_3", "last"]
     assert (await platform.seen(waiting.id)).status is Status.PENDING
 
 

@@ -66,18 +66,22 @@ async def test_the_api_serves_audit_events_by_the_platforms_names(platform: Prac
     letter = await platform.dead_letter(await platform.poisoned())
     async with desk(platform) as enter:
         mary = await enter("mary")
+        assert (await mary.post(f"{ADMIN}/dlq/{ids.public(letter.id)}/acknowledge/", json=NOTES)).status_code == 200
         answer = (await mary.post(f"{ADMIN}/dlq/{ids.public(letter.id)}/reprocess/", json=NOTES)).json()
         events = (await mary.get(f"{ADMIN}/audit/")).json()["events"][::-1]
     assert [(one["event"], one["principal"], one["reason"]) for one in events] == [
+        ("job_dlq_acknowledge_requested", "mary", NOTES["notes"]),
+        ("job_dlq_acknowledge_success", "mary", NOTES["notes"]),
         ("job_dlq_reprocess_requested", "mary", NOTES["notes"]),
         ("job_dlq_reprocess_success", "mary", NOTES["notes"]),
     ]
-    assert events[1]["after"]["new_job"] == answer["new_job_id"]
+    assert events[-1]["after"]["new_job"] == answer["new_job_id"]
     assert answer["message"] == "DLQ item reprocessed successfully"
 
 
-@pytest.mark.req("W51")
-async def test_the_queue_is_listed_by_the_platforms_statuses(platform: Practice) -> None:
+@pytest.mark.req("W51", "W52")
+@pytest.mark.parametrize("slash", ["/", ""])
+async def test_the_queue_is_listed_and_counted_by_the_platforms_statuses(platform: Practice, slash: str) -> None:
     platform.services.hold(f"{CONNECTION}/msg_789")
     later = datetime.now(UTC) + timedelta(hours=1)
     await platform.fetch("msg_791", scheduled_at=later)
@@ -87,12 +91,14 @@ async def test_the_queue_is_listed_by_the_platforms_statuses(platform: Practice)
         mary = await enter("mary")
 
         async def listed(status: str) -> list[tuple[str, str]]:
-            jobs = (await mary.get(f"{ADMIN}/queue/", params={"status": status})).json()["jobs"]
+            jobs = (await mary.get(f"{ADMIN}/queue{slash}", params={"status": status})).json()["jobs"]
             return [(job["idempotency_key"].rpartition("_conn_")[2], job["status"]) for job in jobs]
 
         assert await listed("pending") == [("456_msg_791", "pending")]
         assert await listed("processing") == [("456_msg_789", "processing")]
         assert await listed("completed") == []
+        counted = (await mary.get(f"{ADMIN}/queue/statistics{slash}")).json()["by_status"]
+        assert counted == {"pending": 1, "processing": 1, "completed": 0, "failed": 0, "cancelled": 0}
         assert (await mary.get(f"{ADMIN}/queue/", params={"status": "asleep"})).status_code == 422
         platform.services.release(f"{CONNECTION}/msg_789")
         await platform.ended(held.id)
@@ -180,6 +186,7 @@ async def test_the_next_job_is_found_among_more_than_a_list_shows(
     urgent = await platform.fetch("msg_urgent", priority=1)
     for number in range(4):
         await platform.fetch(f"msg_late_{number}")
+    await platform.fetch("msg_overdue", scheduled_at=datetime.now(UTC) - timedelta(hours=1))
 
     order = []
     while (job := await platform.queue().next_pending()) is not None:
@@ -187,7 +194,7 @@ async def test_the_next_job_is_found_among_more_than_a_list_shows(
         order.append(job.payload["external_message_id"])
 
     early, late = (f"msg_early_{n}" for n in range(3)), (f"msg_late_{n}" for n in range(4))
-    assert order == [urgent.payload["external_message_id"], *early, *late]
+    assert order == [urgent.payload["external_message_id"], "msg_overdue", *early, *late]
 
 
 @pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)

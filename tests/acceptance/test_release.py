@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = "-m pytest -m"
+TESTS, COLLECTING = "-m pytest -m", "-m pytest --collect-only"
+CHECKS = ("ruff check", "ruff format", "lint-imports", "mypy")
 TOOLS = ("python", "ruff", "mypy", "lint-imports")
 
 
@@ -33,13 +34,13 @@ def run_release(folder: Path, *, broken: str | None) -> tuple[int, list[str]]:
 def test_it_is_built_and_uploaded_after_every_check(tmp_path: Path) -> None:
     code, called = run_release(tmp_path, broken=None)
     assert code == 0
-    checks, steps = ("ruff check", "mypy", "lint-imports"), (TESTS, "-m build", "-m twine upload")
+    checks, steps = CHECKS, (TESTS, "-m build", "-m twine upload")
     at = {step: next(n for n, call in enumerate(called) if step in call) for step in (*checks, *steps)}
     assert max(at[check] for check in checks) < at[TESTS] < at["-m build"] < at["-m twine upload"]
 
 
 @pytest.mark.req("J87")
-@pytest.mark.parametrize("broken", ["ruff check", "mypy", TESTS])
+@pytest.mark.parametrize("broken", [*CHECKS, COLLECTING, TESTS])
 def test_nothing_is_published_if_a_check_fails(tmp_path: Path, broken: str) -> None:
     code, called = run_release(tmp_path, broken=broken)
     assert code != 0

@@ -1,6 +1,7 @@
 """The register's queue asked by SQL, in the text of the people who run it."""
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -135,6 +136,22 @@ async def test_a_job_is_pending_processing_completed_failed_or_dead(sports: Regi
     assert [(row["type"], row["status"], row["jobs"]) for row in health] == [
         ("email", "dead", 1), ("email", "failed", 1), ("integration", "completed", 1), ("webhook", "completed", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.req("L28", "L35")
+async def test_a_job_waits_from_when_it_is_due_and_runs_from_its_claim(sports: Register) -> None:
+    sports.services.hold("copy")
+    async with sports.working():
+        due = datetime.now(UTC) + timedelta(milliseconds=400)
+        job = await sports.jobs.enqueue("integration", {"lipas-id": 12345}, run_at=due)
+        await sports.becomes(job.id, State.RUNNING)
+        sports.services.release("copy")
+        record = await sports.becomes(job.id, State.COMPLETED)
+    assert record.started_at is not None and record.finished_at is not None and record.started_at >= due
+    (row,) = await sports.views.rows("select * from job_metrics where job_type = 'integration'")
+    milliseconds = timedelta(milliseconds=1)
+    assert row["queue_time_ms"] == pytest.approx((record.started_at - due) / milliseconds, abs=1)
+    assert row["duration_ms"] == pytest.approx((record.finished_at - record.started_at) / milliseconds, abs=1)
 
 
 @pytest.mark.req("L28")
@@ -336,7 +353,7 @@ async def test_the_questions_that_people_ask_are_answered(sports: Register) -> N
     hour_ago = (
         "now() - interval '1 hour'"
         if sports.database_url.startswith("postgres")
-        else ("strftime('%FT%H:%M:%fZ', 'now', '-1 hour')")
+        else ("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 hour')")
     )
     async with sports.working():
         parent = await sports.jobs.enqueue("integration", {"lipas-id": 12345}, correlation_id="user-action-123")
@@ -401,5 +418,12 @@ def test_a_command_creates_the_views_for_the_processes_of_the_readme(tmp_path: P
         made = subprocess.run(command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert (made.returncode, made.stderr) == (0, "")
     assert "job_queue_health" in made.stdout
+    own |= {"DUTIFUL_APP": "examples.sports_sites.main:app"}
+    enqueue = [sys.executable, "-m", "dutiful.cli", "enqueue", "integration", "lipas-id=12345"]
+    subprocess.run(enqueue, env=os.environ | own, cwd=ROOT, check=True, timeout=60)
+    # A person's own SQLite may be old, as Python's is; it has to know the words of the views, too.
     with closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("select * from job_queue_health order by type, status").fetchall() == []
+        (found,) = connection.execute("select * from job_queue_health order by type, status").fetchall()
+        (times,) = connection.execute("select scheduled_at, run_at, created_at, updated_at from jobs").fetchall()
+    assert found[:3] == ("integration", "pending", 1) and found[3] == found[4] == times[2]
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]{12}Z", time) for time in times), times

@@ -101,6 +101,17 @@ class Page:
 
     async def click(self, selector: str) -> None:
         """As a person does: it must be in sight, and nothing may lie over it."""
+        await self.press(selector)
+        await self.release(selector)
+
+    async def press(self, selector: str) -> None:
+        """The first half of a click."""
+        await self._mouse("mousePressed", selector)
+
+    async def release(self, selector: str) -> None:
+        await self._mouse("mouseReleased", selector)
+
+    async def _mouse(self, kind: str, selector: str) -> None:
         where = await self.until(
             f"""(() => {{
                 const element = document.querySelector({json.dumps(selector)});
@@ -110,8 +121,7 @@ class Page:
                 return width && {{x: x + width / 2, y: y + height / 2}};
             }})()"""
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+        await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
     async def screenshot(self) -> bytes:
         """A PNG of the whole page."""

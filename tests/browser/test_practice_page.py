@@ -94,3 +94,19 @@ async def test_a_manager_sees_mail_come_in_and_reviews_a_dead_letter(page: Page)
     await sign_in(page, "max")
     await page.until("document.querySelectorAll('#messages li').length === 2")
     assert await page.evaluate("document.querySelector('#review').hidden && document.querySelector('#work').hidden")
+
+
+async def test_why_a_message_was_refused_stays_until_the_next_one(page: Page) -> None:
+    await sign_in(page, "mary")
+    await page.evaluate("document.querySelector('#write [name=sender]').value = 'a'.repeat(61) + '@client.example'")
+    assert await page.evaluate("document.querySelector('#write [name=sender]').maxLength") == 60
+    await page.click("#write .main")
+    await page.until("document.querySelector('#problem').textContent.startsWith('sender: ')")
+    looks = "performance.getEntriesByType('resource').filter(one => one.name.endsWith('/site/mail')).length"
+    await page.until(f"{looks} >= {await page.evaluate(looks) + 2}")
+    assert await page.evaluate("document.querySelector('#problem').textContent.startsWith('sender: ')")
+    page.problems.clear()  # the refusal
+
+    await page.evaluate("document.querySelector('#write [name=sender]').value = 'ada@client.example'")
+    await page.click("#write .main")
+    await page.until("document.querySelector('#problem').hidden")

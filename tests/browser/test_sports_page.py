@@ -70,3 +70,43 @@ async def test_an_edit_is_followed_by_its_jobs_and_a_failing_service_by_its_brea
     await page.click("[data-service=grid] button")
     await page.until(f"{job('analysis')} === 'completed' && {breaker('grid')} === 'closed'")
     assert await page.evaluate("document.querySelector('[data-service=grid] .pill').textContent") == "breaker closed"
+
+
+LOOKS = "performance.getEntriesByType('resource').filter(one => one.name.endsWith('/api/outside')).length"
+
+
+async def look_again(page: Page) -> None:
+    """Waits until the page has asked the server twice more, so that it has drawn the first answer."""
+    await page.until(f"{LOOKS} >= {await page.evaluate(LOOKS) + 2}")
+
+
+async def test_a_slow_click_and_the_keyboard_reach_what_the_page_draws_again(page: Page) -> None:
+    await page.until("document.querySelectorAll('#services button').length === 4")
+    await page.press("[data-service=mail] button")
+    await look_again(page)
+    await page.release("[data-service=mail] button")
+    await page.until("document.querySelector('[data-service=mail] button').textContent === 'Repair'")
+
+    await page.evaluate("document.querySelector('[data-service=mail] button').focus()")
+    await look_again(page)
+    focused = "document.activeElement.closest('[data-service]')?.dataset.service"
+    assert await page.evaluate(focused) == "mail"
+    await page.evaluate("document.activeElement.click()")
+    await page.until("document.querySelector('[data-service=mail] button').textContent === 'Break'")
+    assert await page.evaluate(focused) == "mail"
+
+
+async def test_why_an_edit_was_refused_stays_until_the_next_one(page: Page) -> None:
+    await page.until("document.querySelectorAll('.site').length === 4")
+    await page.evaluate("document.querySelector('#edit [name=east]').value = 900000")
+    assert not await page.evaluate("document.querySelector('#edit').checkValidity()"), "the browser knows the bounds"
+    await page.evaluate("document.querySelector('#edit [name=east]').removeAttribute('max')")
+    await page.click("#edit .main")
+    await page.until("document.querySelector('#problem').textContent.startsWith('east: ')")
+    await look_again(page)
+    assert await page.evaluate("document.querySelector('#problem').textContent.startsWith('east: ')")
+    page.problems.clear()  # the refusal
+
+    await page.evaluate("document.querySelector('#edit [name=east]').value = 385000")
+    await page.click("#edit .main")
+    await page.until("document.querySelector('#problem').hidden")

@@ -49,20 +49,21 @@ WITH place AS (
     FROM named
 )
 SELECT s.text AS id, j.kind AS type, j.payload, p.status, j.priority, p.attempt AS attempts, j.max_attempts,
-       strftime('%FT%H:%M:%fZ', coalesce(j.run_at, j.created_at) / 1e6, 'unixepoch') AS scheduled_at,
-       strftime('%FT%H:%M:%fZ', coalesce(p.run_at, j.run_at, j.created_at) / 1e6, 'unixepoch') AS run_at,
-       strftime('%FT%H:%M:%fZ', p.started_at / 1e6, 'unixepoch') AS started_at,
-       CASE p.status WHEN 'completed' THEN strftime('%FT%H:%M:%fZ', p.finished_at / 1e6, 'unixepoch') END
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(j.run_at, j.created_at) / 1e6, 'unixepoch') AS scheduled_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(p.run_at, j.run_at, j.created_at) / 1e6, 'unixepoch') AS run_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.started_at / 1e6, 'unixepoch') AS started_at,
+       CASE p.status WHEN 'completed' THEN strftime('%Y-%m-%dT%H:%M:%fZ', p.finished_at / 1e6, 'unixepoch') END
            AS completed_at,
        CASE WHEN p.status IN ('failed', 'dead') THEN coalesce(p.error, e.error) ->> '$.message' END AS error_message,
        coalesce(p.error, e.error) ->> '$.message' AS last_error,
-       strftime('%FT%H:%M:%fZ', CASE WHEN p.error IS NULL THEN e.ended_at ELSE p.finished_at END / 1e6, 'unixepoch')
-           AS last_error_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN p.error IS NULL THEN e.ended_at ELSE p.finished_at END / 1e6,
+                'unixepoch') AS last_error_at,
        coalesce(j.correlation_id, s.text) AS correlation_id, o.text AS parent_job_id, j.created_by,
        j.options ->> '$.unique' AS dedup_key,
-       strftime('%FT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
-       strftime('%FT%H:%M:%fZ', max(j.created_at, coalesce(c.at, 0), coalesce(p.since, 0), coalesce(p.started_at, 0),
-                                    coalesce(p.finished_at, 0)) / 1e6, 'unixepoch') AS updated_at
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', max(j.created_at, coalesce(c.at, 0), coalesce(p.since, 0),
+                                          coalesce(p.started_at, 0), coalesce(p.finished_at, 0)) / 1e6, 'unixepoch')
+           AS updated_at
 FROM dutiful_job j
 JOIN shown p ON p.job_id = j.id
 JOIN spelt s ON s.id = j.id
@@ -75,18 +76,18 @@ SELECT b.job ->> '$.id' AS id,
        json_set(b.job, '$.type', d.kind, '$.correlation_id', d.correlation_id) AS original_job,
        coalesce(d.message, '') AS error_message,
        json_object('errors', json(b.errors), 'history', json(b.history)) AS error_details,
-       strftime('%FT%H:%M:%fZ', d.died_at / 1e6, 'unixepoch') AS died_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', d.died_at / 1e6, 'unixepoch') AS died_at,
        d.acknowledged_at IS NOT NULL AS acknowledged, d.acknowledged_by,
-       strftime('%FT%H:%M:%fZ', d.acknowledged_at / 1e6, 'unixepoch') AS acknowledged_at
+       strftime('%Y-%m-%dT%H:%M:%fZ', d.acknowledged_at / 1e6, 'unixepoch') AS acknowledged_at
 FROM dutiful_dead_letter d
 JOIN dutiful_dead_letter_body b ON b.job_id = d.job_id;
 
 CREATE VIEW circuit_breakers AS
 SELECT b.name AS service_name, b.state, b.failures AS failure_count, b.successes AS success_count,
-       strftime('%FT%H:%M:%fZ', b.last_failure_at / 1e6, 'unixepoch') AS last_failure_at,
-       strftime('%FT%H:%M:%fZ', b.opened_at / 1e6, 'unixepoch') AS opened_at,
-       strftime('%FT%H:%M:%fZ', b.half_opened_at / 1e6, 'unixepoch') AS half_opened_at,
-       strftime('%FT%H:%M:%fZ', b.updated_at / 1e6, 'unixepoch') AS updated_at
+       strftime('%Y-%m-%dT%H:%M:%fZ', b.last_failure_at / 1e6, 'unixepoch') AS last_failure_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', b.opened_at / 1e6, 'unixepoch') AS opened_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', b.half_opened_at / 1e6, 'unixepoch') AS half_opened_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', b.updated_at / 1e6, 'unixepoch') AS updated_at
 FROM dutiful_breaker b;
 
 -- One row for each attempt that ended; only a job's first one says how long it had waited.
@@ -102,7 +103,7 @@ WITH run AS (
 SELECT r.job_id, j.kind AS job_type, r.status, (r.ended_at - r.claimed_at) / 1000 AS duration_ms,
        CASE r.attempt WHEN 1 THEN max((r.claimed_at - max(j.created_at, coalesce(j.run_at, 0))) / 1000, 0) END
            AS queue_time_ms,
-       strftime('%FT%H:%M:%fZ', r.ended_at / 1e6, 'unixepoch') AS recorded_at
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.ended_at / 1e6, 'unixepoch') AS recorded_at
 FROM run r
 JOIN dutiful_job j ON j.id = r.job_id;
 
@@ -119,7 +120,7 @@ CREATE TRIGGER sports_keep_metrics BEFORE DELETE ON dutiful_finished BEGIN
     INSERT INTO kept_metrics (job_type, status, duration_ms, queue_time_ms, recorded_at)
     SELECT job_type, status, duration_ms, queue_time_ms, recorded_at FROM attempt_metrics WHERE job_id = OLD.job_id;
     DELETE FROM kept_metrics WHERE rowid IN (
-        SELECT rowid FROM kept_metrics WHERE recorded_at < strftime('%FT%H:%M:%fZ', 'now', '-{days} days')
+        SELECT rowid FROM kept_metrics WHERE recorded_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-{days} days')
         ORDER BY recorded_at LIMIT 100);
 END;
 
@@ -138,6 +139,6 @@ CREATE VIEW job_queue_stats AS
 SELECT count(*) FILTER (WHERE status = 'pending') AS pending, count(*) FILTER (WHERE status = 'processing') AS processing,
        count(*) FILTER (WHERE status = 'failed') AS failed,
        CAST(coalesce((julianday('now') - julianday(min(run_at) FILTER (
-           WHERE status = 'pending' AND run_at <= strftime('%FT%H:%M:%fZ', 'now')))) * 1440, 0) AS INTEGER)
+           WHERE status = 'pending' AND run_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))) * 1440, 0) AS INTEGER)
            AS oldest_pending_minutes
 FROM jobs;
