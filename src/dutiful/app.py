@@ -34,7 +34,7 @@ from dutiful.options import Options, one_of, read_id, read_options, whole_number
 from dutiful.payload.key_ring import KeyRing, no_keys
 from dutiful.payload.sealing import open_job, seal_of_record
 from dutiful.registry import Registry
-from dutiful.settings import WITHHELD, Settings, load, read_profile
+from dutiful.settings import WITHHELD, Settings, check_given, load, read_profile
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter, JobPage
 from dutiful.store.trees import TreeProgress
@@ -80,6 +80,7 @@ class Dutiful(Registry):
         self._ring: tuple[Settings, KeyRing | None] | None = None
         self._backend = backend
         self._given: dict[str, Any] = {"database_url": database_url, **settings}
+        check_given(self._given)
         self._profiles: dict[str, dict[str, Any]] = {}
         self._settings: Settings | None = None
         self._clients = Clients(self._open_client, self._close_client)
@@ -112,6 +113,7 @@ class Dutiful(Registry):
     def configure(self, **settings: Any) -> None:
         """Changes settings before the app is opened; they take precedence over file and environment."""
         self._forget_settings()
+        check_given(settings)
         self._given.update({k: v for k, v in settings.items() if v is not None})
 
     def profile(self, name: str, base: str | None = None, **settings: Any) -> None:

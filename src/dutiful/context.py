@@ -87,15 +87,13 @@ class Parents(tuple[JobRecord, ...]):
         return [job for job in self if job.state is State.CANCELLED]
 
 
-class Context(Protocol):
-    """One attempt of one job, as its handler sees it."""
+class Attempted(Protocol):
+    """What every handler can read of a job, whether it gets jobs one by one or in batches."""
 
     @property
     def job_id(self) -> UUID: ...
     @property
     def public_id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
     @property
     def queue(self) -> str: ...
     @property
@@ -113,11 +111,17 @@ class Context(Protocol):
     @property
     def subject(self) -> Mapping[str, Any]: ...
     @property
-    def payload(self) -> Mapping[str, Any]: ...
-    @property
     def options(self) -> Mapping[str, Any]:
         """What was stored with the job besides its payload: `scheduled_for`, `unique`, `webhook` …"""
 
+
+class Context(Attempted, Protocol):
+    """One attempt of one job, as its handler sees it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def payload(self) -> Mapping[str, Any]: ...
     @property
     def cancelled(self) -> bool:
         """Whether the job should stop: cancelled, past its timeout, or without its claim. For loops in threads."""
@@ -240,35 +244,13 @@ class Context(Protocol):
     def complete_in_sync(self, session: Any, result: Any = None) -> None: ...
 
 
-class BatchJob(Protocol[T_co]):
+class BatchJob(Attempted, Protocol[T_co]):
     """One job of a batch, as its handler sees it."""
 
     @property
     def payload(self) -> T_co:
         """Its payload, with the declared type."""
 
-    @property
-    def job_id(self) -> UUID: ...
-    @property
-    def public_id(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def attempt(self) -> int:
-        """This attempt's number; the first is 1."""
-
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def correlation_id(self) -> str: ...
-    @property
-    def parent_id(self) -> UUID | None: ...
-    @property
-    def tenant(self) -> str | None: ...
-    @property
-    def subject(self) -> Mapping[str, Any]: ...
-    @property
-    def options(self) -> Mapping[str, Any]: ...
     @property
     def cancelled(self) -> bool:
         """Whether this job need not be done any more: it, or the whole batch, was cancelled or lost its claim."""

@@ -163,8 +163,11 @@ def make_worker(
             unmeasured,
         )
 
+    watched = (rule.where.get("queue") for rule in rules.values())
+    queues = {*(kind.queue for kind in app.kinds.values()), *filter(None, watched)}
+
     async def measured(now: datetime) -> "list[Sample]":
-        return await measure(store, now=now, broker=redelivery is not None)
+        return await measure(store, now=now, broker=redelivery is not None, queues=queues)
 
     slow.append(AlertChecker(store.alerts, rules, measured, settings.alert_interval))
     runner = MaintenanceRunner(

@@ -178,6 +178,15 @@ def load(
     return replace(Settings(), **values)
 
 
+def check_given(values: Mapping[str, Any]) -> None:
+    """Checks settings that code gives, where it gives them; those that depend on others only as far as their type."""
+    for name, value in values.items():
+        if value is not None:
+            read = _read(name, value, "argument")
+            if name not in _TOGETHER:
+                replace(Settings(), **{name: read})
+
+
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which something else stands for each secret of Dutiful."""
     named = {f"DUTIFUL_{name.upper()}": stand_in for name, stand_in in _SECRETS.items()}
@@ -233,6 +242,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
+_TOGETHER = ("retry_base", "retry_max", "stale_after", "retention")
 _CHOICES = {"sqlite_driver": ("apsw", "sqlite3"), "log_format": ("text", "json")}
 _LEAST = {
     "lease": (timedelta(seconds=1), "a lease shorter than 1s cannot be renewed reliably"),

@@ -23,6 +23,11 @@ const handlers = {
   fails: async () => {
     throw new TypeError("no such mailbox");
   },
+  // What cannot be stored as it is.
+  unfit: async ({ answer, thrown }) => {
+    if (thrown) throw { nothing: null, text: "a text", nul: new Error("a\0b") }[thrown];
+    return { large: "x".repeat(2 ** 21), nul: "a\0b", endless: 2n }[answer];
+  },
 };
 
 const worker = new Worker(process.env.DUTIFUL_DATABASE_URL, handlers, {

@@ -80,7 +80,9 @@ async def test_counting_many_queues_costs_by_queue_and_not_by_job(pg18_url: str)
     )
 
     await store.metrics.depths()
-    explained = await connection.fetchval("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM dutiful.depths(null)")
+    explained = await connection.fetchval(
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM dutiful.depths(null, array[]::text[], 1000)"
+    )
     plan = msgspec.json.decode(explained)[0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 40 * QUEUES
     depths = await store.metrics.depths()

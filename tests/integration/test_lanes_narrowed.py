@@ -184,3 +184,20 @@ def test_a_lane_that_cannot_lend_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             Dutiful(lanes=lanes).settings.lanes  # noqa: B018
+
+
+async def test_a_job_that_no_lane_takes_says_so(app: Dutiful) -> None:
+    app.configure(lanes=(LaneSettings("gpu", 1, tags=("gpu",)),))
+
+    @app.job(tags=["gpu"])
+    async def render() -> None: ...
+
+    @app.job
+    async def other() -> None: ...
+
+    async with app, app.embedded():
+        waiting = await other.enqueue()
+        await (await render.enqueue()).result("20s")
+        why = await (await app.operator()).jobs.explain(waiting.id)
+    assert "no lane of the live workers that serve its queue 'default' takes its kind" in why.sentence
+    assert "--lane 'more=1:default'" in (why.remedy or "")

@@ -342,3 +342,36 @@ def test_long_keys_that_begin_alike_are_still_two() -> None:
 )
 def test_where_two_payloads_differ_is_shown_by_path(old: Any, new: Any, changed: list[str]) -> None:
     assert changed_fields(old, new) == changed
+
+
+LIMIT = 300  # bytes
+
+
+@pytest.mark.req("W10", "W46", "W68")
+@pytest.mark.parametrize("edited", [False, True])
+async def test_a_payload_of_full_size_is_reprocessed_time_and_again(app: Dutiful, edited: bool) -> None:
+    app.category("full", RULES.plus(Rules(limit=LIMIT)))
+
+    @app.job(category="full")
+    async def fetch(n: int, name: str) -> None: ...
+
+    await app.migrate()  # stores the rules
+    payload = PAYLOAD | {"name": ""}
+    payload["name"] = "x" * (LIMIT - len(msgspec.json.encode(payload)))
+    job_id = (await app.enqueue("fetch", payload)).id
+    client = await app.client()
+    ada = Operator(client, "ada", app.kinds)
+    for _ in range(2):
+        (claimed,) = await claim(client.store, now=now(), kinds=["fetch"])
+        await settle(client.store, claimed, Failed(BROKEN, final=True), now=now())
+
+        made = await ada.dead_letters.reprocess(job_id, payload=payload if edited else None)
+
+        new = await found(client.store, made.new_job_id)
+        assert new.payload == payload | {"idempotency_key": made.new_unique_key}
+        job_id = made.new_job_id
+    too_large = payload | {"name": str(payload["name"]) + "x"}
+    (claimed,) = await claim(client.store, now=now(), kinds=["fetch"])
+    await settle(client.store, claimed, Failed(BROKEN, final=True), now=now())
+    with pytest.raises(PayloadInvalid, match="payload has 301 bytes, more than the limit of 300"):
+        await ada.dead_letters.reprocess(job_id, payload=too_large)

@@ -50,6 +50,7 @@ async def check_new(store: Store, new: list[UUID]) -> None:
 
 
 async def test_a_tree_is_run_again_with_few_payloads_in_memory(app: Dutiful, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "PART", 1)
     monkeypatch.setattr(trees, "PART_BYTES", SIZE)
     store = (await app.client()).store
     failed = await dead_letters(store, JOBS // 2)

@@ -291,7 +291,7 @@ def _reads(jobs: Jobs) -> Iterator[Named]:
     yield "job_snapshots", _named("job_snapshots", 25_000, some)
     lately = TOTAL - ROWS
     yield "changes_since", _named("changes_since", 80_000, born(lately), job_id(lately), ROWS, None)  # reads all leases
-    yield "queue_level_heads", _named("queue_level_heads", 300, None)
-    yield "queue_level_heads of a tenant", _named("queue_level_heads", 100, TENANT)
-    yield "depths of a tenant", _named("depths", 60_000, TENANT)
+    yield "queue_level_heads", _named("queue_level_heads", 300, None, ["default"], 1_000)
+    yield "queue_level_heads of a tenant", _named("queue_level_heads", 100, TENANT, ["default"], 1_000)
+    yield "depths of a tenant", _named("depths", 60_000, TENANT, ["default"], 1_000)
     yield "count_stuck", _named("count_stuck", 1_000, LEASE, NOW)

@@ -1,17 +1,43 @@
-"""Row locks on Postgres of steps, limits and fair shares: what waits, and what passes by. Each race is forced."""
+"""Row locks on Postgres of steps, limits, shares and deliveries: what waits, what passes by. Each race is forced."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from dutiful.core.errors import StoreBusy
+from dutiful.core.job import Unique
 from dutiful.core.limits import Limit
+from dutiful.core.outcome import Failed
+from dutiful.core.states import State
+from dutiful.maintenance.scheduler import Scheduler
+from dutiful.store.deliveries import Delivered
+from dutiful.store.leadership import Survey
 from dutiful.store.shares import Take
 from dutiful.stores.postgres import PostgresStore
 from postgres_locks import after_a_wait, not_blocked
-from suite.builders import KIND, T0, at, complete, enqueue, new_job, start_one
+from suite.builders import (
+    KIND,
+    OOPS,
+    T0,
+    at,
+    claim,
+    complete,
+    enqueue,
+    enqueue_one,
+    new_id,
+    new_job,
+    settle,
+    start_one,
+    states,
+)
+from suite.deliveries import claimed_ids, deliver, outstanding
 from suite.limits import keyed, limited, ready
+from suite.schedules import fired, schedule
 from suite.shares import take
 from suite.steps import step
 
@@ -83,3 +109,145 @@ async def test_a_slot_that_is_being_taken_is_not_taken_twice(store: PostgresStor
     await after_a_wait(pg18_url, store.limits.admit(10, now=at(1)), other.execute("COMMIT"))
 
     assert await ready(store, jobs) == [1]
+
+
+async def test_a_job_that_another_has_locked_keeps_what_depends_on_it(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    need = await start_one(store)
+    locked = new_job(depends_on=(need.job_id,))
+    below = new_job(depends_on=(locked.id,))
+    beside = new_job(depends_on=(need.job_id,))
+    await enqueue(store, locked, below, beside)
+    await settle(store, need, Failed(OOPS, final=True))
+    assert await other.fetch("SELECT 1 FROM dutiful.blocked WHERE job_id = $1 FOR UPDATE", locked.id)
+
+    step = await not_blocked(pg18_url, store.dependents.release([need.job_id], 10, now=at(1)))
+
+    assert (step.moved, step.next) == (1, ())
+    jobs = [locked.id, below.id, beside.id]
+    assert await states(store, jobs) == [State.BLOCKED, State.BLOCKED, State.CANCELLED]
+    await other.execute("ROLLBACK")
+    assert (await store.promotion.sweep(10, now=at(2))).moved == 2
+    assert set(await states(store, jobs)) == {State.CANCELLED}
+
+
+async def test_the_room_of_each_key_is_counted_once_for_an_admission(store: PostgresStore, pg18_url: str) -> None:
+    """A limit may allow very many starts, all of which are counted."""
+    await limited(store, Limit("calls", 1), kind=KIND)
+    running = [keyed(f"key {n}") for n in range(5)]
+    await enqueue(store, *running, *(keyed(f"key {n}") for n in range(5)))
+    await store.limits.admit(10, now=at(1))
+    for held in await claim(store):
+        await complete(store, held)
+    connection = await asyncpg.connect(pg18_url)
+    try:
+        await connection.execute("SET track_functions = 'all'")
+        async with connection.transaction():
+            admitted = await connection.fetch("SELECT moved FROM dutiful.admit_limited(true, 10, null, $1)", at(2))
+            counted = await connection.fetchval(
+                "SELECT pg_stat_get_xact_function_calls(oid) FROM pg_proc WHERE proname = 'limit_room'"
+            )
+    finally:
+        await connection.close()
+
+    assert admitted[0]["moved"] == 5
+    assert counted == 5
+
+
+# --- deliveries
+
+RECORD = "SELECT dutiful.record_deliveries(array[$1::uuid], '{x}', array[$2::int], '{0}', null)"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_deliveries_are_recorded_without_one_that_a_client_holds(
+    store: PostgresStore, other: Any, number: int
+) -> None:
+    """An insert of it, or a change."""
+    held, *others = [await enqueue_one(store) for _ in range(3)]
+    for earlier in range(1, number):
+        await deliver(store, held, earlier)
+    await other.execute(RECORD, held, number)
+
+    async with asyncio.timeout(30):
+        await store.deliveries.record([Delivered(job_id, str(job_id), 1, 0) for job_id in (others[0], held, others[1])])
+
+    assert {*others} <= {*await outstanding(store)}
+    assert (await other.fetchval("SELECT 1")) == 1, "it holds it still"
+
+
+async def test_jobs_whose_deliveries_a_client_holds_are_claimed_and_others_taken(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    held, free = [await enqueue_one(store) for _ in range(2)]
+    for job_id in (held, free):
+        await deliver(store, job_id)
+    await other.execute(RECORD, held, 2)
+
+    await not_blocked(pg18_url, store.deliveries.take([(held, f"{held}:1"), (free, f"{free}:1")]))
+    assert await outstanding(store) == [held]
+    assert await not_blocked(pg18_url, claimed_ids(store, held, free)) == [held, free]
+
+
+async def test_retention_leaves_a_job_whose_delivery_a_client_holds(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    held, free = [await enqueue_one(store) for _ in range(2)]
+    for job_id in (held, free):
+        await deliver(store, job_id)
+        await complete(store, *await claim(store))
+    await other.execute(RECORD, held, 2)
+
+    deleted = await not_blocked(pg18_url, store.retention.delete(timedelta(0), 10, None, now=at(9)))
+    assert deleted.count == 1
+    await other.execute("ROLLBACK")
+    assert (await store.retention.delete(timedelta(0), 10, None, now=at(9))).count == 1
+
+
+# --- schedules
+
+
+async def test_a_firing_does_not_wait_for_long_for_a_key_that_a_client_holds(store: PostgresStore, other: Any) -> None:
+    await store.schedules.put([schedule()])
+    await store.jobs.insert_within(other, [new_job(unique=Unique("nightly_1"))])
+
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreBusy):
+            await store.schedules.fire(fired(new_job(unique=Unique("nightly_1"))), now=at(61))
+    await other.execute("ROLLBACK")
+    assert await store.schedules.fire(fired(new_job(unique=Unique("nightly_1"))), now=at(61))
+
+
+async def test_a_schedule_that_has_to_wait_keeps_no_other_from_firing(store: PostgresStore, other: Any) -> None:
+    job: dict[str, Any] = {"queue": "default", "payload": {}, "priority": 100, "max_attempts": 1}
+    keyed_job = job | {"unique": {"key": "report", "field": "key"}}
+    await store.schedules.put([schedule(name="a", job=keyed_job), schedule(name="b", job=job)])
+    await store.jobs.insert_within(other, [new_job(unique=Unique(f"report_{at(60):%Y%m%dT%H%M%S.%f}"))])
+
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreBusy):
+            await Scheduler(store, new_id).tick(Survey(True, at(61), next_fire_at=at(60)))
+
+    waiting, fired_one = await store.schedules.all()
+    assert (waiting.last_at, fired_one.last_at) == (None, at(61))
+
+
+# --- listeners
+
+
+async def test_a_listener_that_a_client_holds_is_left_as_it_is(store: PostgresStore, other: Any, pg18_url: str) -> None:
+    held, gone = uuid4(), uuid4()
+    await store.events.listen(held, timedelta(hours=1))
+    await other.execute("INSERT INTO dutiful.listener VALUES ($1, now() - interval '2 days')", gone)
+    await other.execute("COMMIT")
+    await other.execute("BEGIN")
+    await other.execute("SELECT dutiful.listen($1, '1 h')", held)
+    await other.execute("UPDATE dutiful.listener SET expires_at = now() WHERE id = $1", gone)
+
+    async with asyncio.timeout(30):
+        await store.events.listen(held, timedelta(hours=1))
+        await store.events.unlisten(held)
+        await not_blocked(pg18_url, store.retention.delete_leftovers(timedelta(days=1), 10))
+    await other.execute("ROLLBACK")
+    assert await other.fetchval("SELECT count(*) FROM dutiful.listener") == 2

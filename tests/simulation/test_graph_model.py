@@ -89,7 +89,7 @@ class GraphMachine(RuleBasedStateMachine):
             self.run(release_all(self.store.dependents, chosen))
         else:
             while (swept := self.run(self.store.promotion.sweep(100))).moved:
-                self.run(release_all(self.store.dependents, swept.ended))
+                self.run(release_all(self.store.dependents, swept.next))
         stored = zip(self.model.states, self.run(states(self.store, [*self.model.states])), strict=True)
         found = {job_id: State.READY if state is State.RUNNING else state for job_id, state in stored}
         self.model.follow(found)

@@ -175,3 +175,9 @@ def test_a_key_that_is_no_ring_is_refused_and_not_shown() -> None:
     with pytest.raises(UsageError, match="must be a KeyRing") as caught:
         Dutiful(encryption="s3cret")  # type: ignore[arg-type]
     assert "s3cret" not in str(caught.value)
+
+
+def test_keys_without_ids_are_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError, match="must be a mapping of ids to keys") as caught:
+        KeyRing("c2VjcmV0")  # type: ignore[arg-type]
+    assert "c2VjcmV0" not in str(caught.value)

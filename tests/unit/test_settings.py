@@ -96,23 +96,20 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
         ({"heartbeat": 0}, "setting heartbeat is 0:00:00: less than 100ms"),
         ({"lanes": ""}, "setting lanes is empty"),
         ({"lanes": "fast"}, "lane 'fast' is not of the form name=slots:queue"),
-        ({"lanes": "fast=0:fast"}, "lane 'fast=0:fast' has no slots: give it 1 or more"),
+        ({"lanes": "fast=0:fast"}, "lane 'fast' has slots 0: it must be a whole number from 1"),
         ({"lanes": "a=1;a=2"}, "setting lanes names a lane twice: a, a"),
         ({"lanes": "*=1"}, r"setting lanes names a lane '\*', which means all lanes in a pause"),
         ({"lanes": {"fast": 3}}, "setting lanes: lane 'fast' is 3; write"),
         ({"lanes": {"fast": {"queues": ["fast"]}}}, "setting lanes: lane 'fast' is"),
-        ({"lanes": {"fast": {"slots": 0}}}, "gives lane 'fast' no slots"),
-        ({"lanes": [LaneSettings("fast", 0)]}, "gives lane 'fast' no slots"),
-        ({"lanes": [LaneSettings("fast", 2, reserve=1)]}, "only a fair lane keeps"),
-        ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=2)]}, "reserves 2 of its 2 slots"),
-        ({"lanes": [LaneSettings("fast", 2, fair=True, reserve=-1)]}, "it must be at least 0"),
+        ({"lanes": {"fast": {"slots": 0}}}, "lane 'fast' has slots 0"),
+        ({"lanes": "fast=2:*:reserve=1"}, "only a fair lane keeps"),
         ({"lanes": "fast=2:*:unfair"}, "an option 'unfair'; there are: fair, reserve=NUMBER, lend=NUMBER, kind=NAME"),
         (
             {"lanes": {"fast": {"slots": 2, "just": True}}},
             "an unknown 'just'; there are: fair, kinds, lend, queues, reserve",
         ),
-        ({"lanes": {"fast": {"slots": 2, "kinds": "render"}}}, "write {slots = 3"),
-        ({"lanes": {"fast": {"slots": 2, "fair": "yes"}}}, "write {slots = 3"),
+        ({"lanes": {"fast": {"slots": 2, "kinds": "render"}}}, "lane 'fast' has kinds 'render': write names"),
+        ({"lanes": {"fast": {"slots": 2, "fair": "yes"}}}, "lane 'fast' has fair 'yes': it must be True or False"),
         ({"lanes": 3}, "setting lanes is 3: write it as"),
         ({"colour": "red"}, r"there is no setting 'colour' \(argument\); there are: app, database_url"),
     ],
@@ -120,6 +117,42 @@ def test_retention_can_be_turned_off_and_kinds_named(tmp_path: Path) -> None:
 def test_an_error_names_the_setting_and_what_it_may_be(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"slots": 0}, "slots 0: it must be a whole number from 1"),
+        ({"slots": "3"}, "slots '3': it must be a whole number"),
+        ({"slots": True}, "slots True: it must be a whole number"),
+        ({"fair": 1}, "fair 1: it must be True or False"),
+        ({"reserve": 1}, "has a reserve, which only a fair lane keeps: add fair"),
+        ({"fair": True, "reserve": 2}, "reserves 2 of its 2 slots: it must be fewer"),
+        ({"fair": True, "reserve": -1}, "reserve -1: it must be a whole number from 0"),
+        ({"lend": 3}, "lends 3 of its 2 slots"),
+        ({"lend": -1}, "lend -1: it must be a whole number from 0"),
+        ({"fair": True, "lend": 1}, "is fair, and lends no slots"),
+        ({"queues": ()}, "has no queues: name some"),
+        ({"queues": "fast"}, r"queues 'fast': write names, as in queues=\('one',\)"),
+        ({"kinds": (1,)}, r"kinds \(1,\): write names"),
+        ({"tenants": ("",)}, "tenants .*: write names"),
+        ({"name": ""}, "the name ''"),
+    ],
+)
+def test_a_lane_is_refused_where_it_is_declared(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        LaneSettings(**{"name": "wide", "slots": 2, **options})
+
+
+def test_a_setting_is_refused_where_code_gives_it() -> None:
+    with pytest.raises(UsageError, match="setting batch is 0"):
+        Dutiful(batch=0)
+    with pytest.raises(UsageError, match="names a lane twice"):
+        Dutiful(lanes="a=1; a=2")
+    app = Dutiful()
+    with pytest.raises(UsageError, match="there is no setting 'lanse'"):
+        app.configure(lanse="a=1")
+    app.configure(retry_base="2h")  # the environment may set a retry_max to go with it
 
 
 def test_tenants_are_set_as_people_write_them(tmp_path: Path) -> None:

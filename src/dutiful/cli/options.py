@@ -21,6 +21,8 @@ Details = Annotated[
 ]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Act as this tenant, who sees nothing of others.")]
+# Of a command whose argument may be a number: -1 is no option, so that the error names the argument.
+NEGATIVE = {"ignore_unknown_options": True}
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json, one line a record.")]
 

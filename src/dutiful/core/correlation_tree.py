@@ -46,7 +46,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: UUID | None
     retry_of: UUID | None
     error: dict[str, Any] | None = None  # type, message and class of the last one
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Need, ...] = ()  # of very many, the newest
+    needs_total: int = 0
     under: UUID | None = None
     relation: Relation | None = None
     depth: int = 0
@@ -59,7 +60,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CorrelationTree(msgspec.Struct, frozen=True):
-    """All jobs of one correlation id, in the order of their creation; `cut`: there are more, older ones."""
+    """The jobs of one correlation id, in the order of their creation; `cut`: there are more."""
 
     correlation_id: str
     members: tuple[Member, ...]
@@ -75,9 +76,10 @@ class CorrelationTree(msgspec.Struct, frozen=True):
         )
 
     def tree(self) -> list[Member]:
-        """Each job followed by those under it; siblings by age."""
+        """Each job followed by those under it; siblings by age, but in a cut tree, branches with failed jobs first."""
         below: dict[UUID | None, list[Member]] = {}
-        for member in self.members:
+        troubled = self._troubled() if self.cut else ()
+        for member in sorted(self.members, key=lambda one: one.id not in troubled):
             below.setdefault(member.under, []).append(member)
         listed: list[Member] = []
         waiting = below.get(None, [])[::-1]
@@ -85,6 +87,17 @@ class CorrelationTree(msgspec.Struct, frozen=True):
             listed.append(member := waiting.pop())
             waiting += below.get(member.id, [])[::-1]
         return listed
+
+    def _troubled(self) -> set[UUID]:
+        """The jobs that failed, and all above them."""
+        above = {one.id: one.under for one in self.members}
+        found: set[UUID] = set()
+        for member in self.members:
+            here: UUID | None = member.id if member.state is State.FAILED else None
+            while here is not None and here not in found:
+                found.add(here)
+                here = above[here]
+        return found
 
 
 def _edges(members: Mapping[UUID, Member]) -> dict[UUID, UUID]:

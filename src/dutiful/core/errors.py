@@ -1,7 +1,7 @@
 """All exceptions; each message says what to do next."""
 
 import copyreg
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -109,6 +109,14 @@ class StoreAway(StoreUnavailable):
 
 class BackendAway(DutifulError):
     """The broker does not answer, or is full: jobs are stored all the same, and delivered when it is back."""
+
+
+class QueueRefused(DutifulError):
+    """The broker answers, but cannot take deliveries of these `queues`; `remedy` says what to do about `problem`."""
+
+    def __init__(self, queues: Iterable[str], problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.queues = frozenset(queues)
 
 
 class SchemaMismatch(DutifulError):

@@ -121,7 +121,7 @@ class AlertChecker:
 
 def _bounds(sample: Sample | None, series: str, alike: Iterable[Sample]) -> Bounds | None:
     """The bounds of an estimate, or of a missing series that may have been overlooked."""
-    if sample is not None and sample.value:
+    if sample is not None and (sample.value or sample.bounds):
         return sample.bounds
     unseen = most_unseen(alike, labels_of(series))
     return Bounds(0.0, unseen) if unseen else None

@@ -61,8 +61,8 @@ class Gates:
             asked = now
             promotion = await release(BATCH)
             levels = promotion.levels
-            if promotion.ended:
-                levels |= (await release_all(self._store.dependents, promotion.ended, began + TICK_TIME))[0]
+            if promotion.next:
+                levels |= (await release_all(self._store.dependents, promotion.next, began + TICK_TIME))[0]
             now = time.monotonic()
             released = released or bool(levels)
             full = promotion.moved >= BATCH

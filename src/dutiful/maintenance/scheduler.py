@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.cron import CatchUp, due
-from dutiful.core.errors import DataRefused, DutifulError, UsageError
+from dutiful.core.errors import DataRefused, DutifulError, StoreBusy, UsageError
 from dutiful.core.job import NewJob, Unique
 from dutiful.declare.schedule import when_of
 from dutiful.delivery.base import QueueLevels
@@ -33,16 +33,21 @@ class Scheduler:
         if survey.next_fire_at is None or survey.next_fire_at > survey.now:
             return None
         levels: set[tuple[str, int]] = set()
+        busy: StoreBusy | None = None
         for record in await self._store.schedules.all():
             if record.enabled and record.next_at <= survey.now:
                 try:
                     levels |= await self._fire(record, survey.now)
                     self._logged.pop(record.name, None)
+                except StoreBusy as error:  # another transaction holds what this one needs; the others may fire
+                    busy = error
                 except Exception as error:
                     if isinstance(error, DutifulError) and not isinstance(error, (UsageError, DataRefused)):
                         raise  # the store's: it concerns all schedules
                     # A row may be of another release, or written by SQL; the others must fire all the same.
                     self._log_failure(record.name, f"{type(error).__name__}: {error}")
+        if busy is not None:
+            raise busy
         return frozenset(levels) or None
 
     def _log_failure(self, name: str, reason: str) -> None:

@@ -107,6 +107,12 @@ class Actor:
     def tenant(self) -> str | None:
         return self.principal.tenant
 
+    @property
+    def queues(self) -> set[str]:
+        """Those that this code names."""
+        watched = (rule.where.get("queue") for rule in self.alert_rules.values())
+        return {*(kind.queue for kind in self.kinds.values()), *filter(None, watched)}
+
     @asynccontextmanager
     async def audited(
         self,

@@ -313,6 +313,10 @@ def unserved(record: JobRecord, fleet: FleetState, now: datetime) -> Explanation
         lanes = f"start a worker with a lane for it: `dutiful worker --lane 'more=1:{queue}'`"
         return Explanation(Why.QUEUE_UNSERVED, f"waits because no live worker serves its queue {queue!r}", lanes)
     knowing = [worker for worker, _, lane in serving if kind in (lane.kinds or worker.kinds)]
+    if not knowing and any(kind in worker.kinds for worker, _, _ in serving):
+        sentence = f"waits because no lane of the live workers that serve its queue {queue!r} takes its kind {kind!r}"
+        lanes = f"start a worker with a lane that takes it: `dutiful worker --lane 'more=1:{queue}'`"
+        return Explanation(Why.QUEUE_UNSERVED, sentence, lanes)
     if not knowing:
         remedy = "deploy the code that has this kind to a worker that serves the queue"
         sentence = f"waits because no live worker that serves its queue {queue!r} knows its kind {kind!r}"
@@ -353,11 +357,19 @@ def _share(record: JobRecord, fleet: FleetState, ahead: int, served: str, *, exa
     number = f"{share.running} job{'' if share.running == 1 else 's'}"
     own = f"{'' if exact else 'up to '}{ahead:,} of its jobs are ahead of it" if ahead else "it is the next of its jobs"
     sentence = f"waits for the share {whose}, which runs {number} with the weight {share.weight}: {own}; {served}"
-    if record.tenant is None or not fleet.fleetwide:
+    slots, busy = fleet.slots(record)
+    reserve, idle = sum(lane.reserve for _, _, lane in fleet.taking(record)), slots - busy
+    lanes = "give its lane more slots"
+    if share.running and 0 < idle <= reserve:
+        kept = "the idle one is" if idle == 1 else f"the {idle} idle ones are"
+        sentence += f", and {kept} kept for tenants that run nothing there (reserve {reserve})"
+        lanes += ", or a smaller reserve"
+    if not fleet.fleetwide:
         return Explanation(Why.SHARE, sentence)
-    more = min(share.weight + 1, HEAVIEST)
-    remedy = f"`dutiful shares set {shlex.quote(record.tenant)} {more}` gives it more, or give its lane more slots"
-    return Explanation(Why.SHARE, sentence, remedy)
+    if record.tenant is None or busy <= share.running or share.weight >= HEAVIEST:  # then a weight changes nothing
+        return Explanation(Why.SHARE, sentence, lanes)
+    remedy = f"`dutiful shares set {shlex.quote(record.tenant)} {share.weight + 1}` gives it more of what others have"
+    return Explanation(Why.SHARE, sentence, f"{remedy}; or {lanes}")
 
 
 def undelivered(job: WaitingJob, now: datetime) -> Explanation:

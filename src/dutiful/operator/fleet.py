@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -29,10 +29,12 @@ from dutiful.operator.drain import (
 from dutiful.operator.jobs_stuck import PAGE, all_of
 from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
+from dutiful.store.metrics import OTHERS
 from dutiful.store.queries import JobFilter
 from dutiful.store.workers import WorkerRecord
 
 POLL = 0.5
+SHOWN = 20  # names in an error
 # By then, a claim that was in flight when the pause came has been answered, even of a worker that is not alive.
 IN_FLIGHT = timedelta(seconds=1)
 
@@ -176,7 +178,7 @@ class Fleet(OperatorPart):
                 error = UnknownKind if target.scope is PauseScope.KIND else UsageError
                 raise error(
                     f"there is no {target.scope} {target.name!r}: no live worker knows it, and no job is of it; there "
-                    f"are: {', '.join(sorted(known)) or 'none'}"
+                    f"are: {_listed(known)}"
                 )
         if gone:
             check_gone(gone, await self._store.workers.all())
@@ -194,7 +196,7 @@ class Fleet(OperatorPart):
                 return {lane.name for lane in DEFAULT_LANES} | {lane for worker in workers for lane in worker.lanes}
             case PauseScope.QUEUE:
                 lanes = {queue for worker in workers for lane in worker.lanes.values() for queue in lane.queues}
-                waiting = {queue.queue for queue in await self._store.queries.queues()}
+                waiting = {queue.queue for queue in await self._store.queries.queues()} - {OTHERS}
                 return lanes | waiting | {kind.queue for kind in self._actor.kinds.values()} | {DEFAULT_QUEUE}
 
     async def _was_seen(self, target: DrainTarget) -> bool:
@@ -205,6 +207,11 @@ class Fleet(OperatorPart):
                 return bool(await self._store.queries.jobs(JobFilter(queue=target.name, limit=1)))
             case PauseScope.LANE:
                 return target == EVERYTHING
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return f"{', '.join(sorted(names)[:SHOWN]) or 'none'}{more}"
 
 
 def _targets(kinds: Sequence[str], queues: Sequence[str], lanes: Sequence[str]) -> list[DrainTarget]:

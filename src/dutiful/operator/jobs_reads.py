@@ -134,7 +134,7 @@ class JobReads(OperatorPart):
             if len(own) >= COUNTED:
                 return COUNTED, False
             return sum((job.priority, job.id) < (record.priority, record.id) for job in own), True
-        ready = next((q.ready for q in await self._queues.all() if q.queue == record.queue), 0)
+        ready = next((q.ready for q in await self._queues.all(named=[record.queue]) if q.queue == record.queue), 0)
         if ready > COUNTED:
             return ready - 1, False
         waiting = await self.search(JobFilter(state=State.READY, queue=record.queue, limit=COUNTED, details=False))

@@ -54,7 +54,7 @@ class Operator:
         self.jobs = Jobs(actor, self.dead_letters, self.queues)
         self.trace = Trace(actor, self.jobs)
         self.sent_events = SentEvents(actor)
-        self.trees = Trees(actor, self.trace, self.dead_letters)
+        self.trees = Trees(actor, self.trace)
         self.fleet = Fleet(actor)
         self.deliveries = Deliveries(actor)
         self.schedules = Schedules(actor)

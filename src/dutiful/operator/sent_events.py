@@ -6,6 +6,8 @@ from uuid import UUID
 
 import uuid_utils.compat
 
+from dutiful.core.json import check_name
+from dutiful.core.principal import check_tenant
 from dutiful.core.steps import make_event
 from dutiful.operator.actor import OperatorPart
 
@@ -24,6 +26,8 @@ class SentEvents(OperatorPart):
         reason: str | None = None,
     ) -> UUID:
         """Sends an event to the jobs that wait for it, or will within `keep`; returns its id."""
+        if tenant is not None:
+            check_tenant(check_name(tenant, "tenant"))
         owner = tenant if self._actor.tenant is None else self._actor.tenant
         event = make_event(
             uuid_utils.compat.uuid7(), name, key, data, LONGEST_DATA, tenant=owner, by=self._actor.principal.name

@@ -30,6 +30,8 @@ class KeyRing:
     __slots__ = ("_cipher", "_keys", "current")
 
     def __init__(self, keys: Mapping[str, bytes | str]) -> None:
+        if not isinstance(keys, Mapping):  # never shown: it may be a key
+            raise UsageError('the keys of a key ring must be a mapping of ids to keys, as in KeyRing({"2026-11": key})')
         if not keys:
             raise UsageError("a key ring needs a key: make one with `dutiful encryption key`")
         self._cipher = _cipher()

@@ -171,6 +171,9 @@ class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetterStore(Protocol):
     async def find(self, job_id: UUID) -> DeadLetter | None: ...
 
+    async def find_all(self, job_ids: Sequence[UUID]) -> list[DeadLetter]:
+        """Those of these that are dead letters, newest first."""
+
     async def search(
         self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:

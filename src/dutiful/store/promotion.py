@@ -11,7 +11,7 @@ class Promotion(msgspec.Struct, frozen=True):
     moved: int
     levels: frozenset[tuple[str, int]] = frozenset()  # the (queue, priority) that got jobs
     next_run_at: datetime | None = None
-    ended: tuple[UUID, ...] = ()  # by the policy of an edge: others may wait for these
+    next: tuple[UUID, ...] = ()  # jobs whose dependents are to be decided by a release
 
 
 class PromotionStore(Protocol):

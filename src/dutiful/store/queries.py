@@ -1,6 +1,6 @@
 """The contract of queries by operators and clients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -10,9 +10,12 @@ import msgspec
 from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.states import State
 
+MOST_QUEUES = 1_000
+"""So many queues are listed one by one."""
+
 
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
-    queue: str
+    queue: str  # OTHERS: this record adds up all other queues
     scheduled: int
     ready: int
     blocked: int
@@ -20,6 +23,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready_at: datetime | None = None
     paused: bool = False
     estimated: bool = False  # some of the counts are estimates
+    queues: int = 1  # how many it adds up; of estimates, at least
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,9 @@ class QueryStore(Protocol):
 
     async def job(self, job_id: UUID) -> JobRecord | None: ...
 
+    async def records(self, job_ids: Sequence[UUID], *, details: bool = True) -> list[JobRecord]:
+        """Those of these jobs that exist, newest first; without `details`, as in a list."""
+
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         """Those of `job_ids` that are final; cheap enough to be polled."""
 
@@ -107,10 +114,22 @@ class QueryStore(Protocol):
 
     async def dependencies(self, job_id: UUID) -> list[JobRecord]: ...
 
-    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        """Queues that have jobs or are paused; with `tenant`, those with jobs of the tenant."""
+    async def queues(self, *, tenant: str | None = None, named: Collection[str] = ()) -> list[QueueRecord]:
+        """Queues that have jobs or are paused; with `tenant`, those with jobs of the tenant.
 
-    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats: ...
+        If there are more than MOST_QUEUES: those in `named`, then those with the most jobs; the last record has all
+        others.
+        """
+
+    async def stats(
+        self,
+        since: timedelta,
+        *,
+        tenant: str | None = None,
+        named: Collection[str] = (),
+        now: datetime | None = None,
+    ) -> Stats:
+        """`named` as in `queues`."""
 
     async def ended_by_tenant(self, since: timedelta, *, now: datetime | None = None) -> list[TenantCount]:
         """Jobs that ended within `since`, by tenant and state; of at most 100,000, so that it stays fast."""

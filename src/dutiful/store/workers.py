@@ -35,6 +35,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()  # none: all that its worker runs
     tenants: tuple[str, ...] = ()  # none: jobs of any tenant
     fair: bool = False  # whether tenants take turns in it
+    reserve: int = 0  # slots that it keeps for tenants that run nothing in it
 
     def serves(self, queue: str) -> bool:
         return queue in self.queues or "*" in self.queues

@@ -122,6 +122,7 @@ class Heartbeat:
                 kinds=lane.selection.kinds if lane.settings.narrows_kinds else (),
                 tenants=lane.selection.tenants,
                 fair=lane.settings.fair,
+                reserve=lane.settings.reserved,
             )
             for lane in self._lanes
         }

@@ -12,6 +12,7 @@ from dutiful.core import ids
 from dutiful.core.job import Claim
 from dutiful.core.states import State
 from dutiful.declare.lane import ANY, LaneSettings
+from dutiful.observe.sparse import SparseLog
 from dutiful.store.claims import JobClaimRequest
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.selection import select
@@ -96,6 +97,7 @@ class InboxSource:
         self._lane = lane
         self._queues = () if ANY in lane.queues else lane.queues
         self._explaining: set[asyncio.Task[None]] = set()
+        self._dropped = SparseLog(log)
 
     @property
     def empty(self) -> bool:
@@ -149,14 +151,17 @@ class InboxSource:
         store = self._config.store
         job = await store.queries.job(message.job_id)
         if job is None:
-            log.warning("a message from Redis names job %s, which does not exist; it is dropped", message.job_id)
+            self._dropped.warning(
+                "no job", "a message from Redis names job %s, which does not exist; it is dropped", message.job_id
+            )
             return Receipt.USELESS
         if job.state is not State.READY:
             log.debug("the delivery of job %s is dropped: it is %s", ids.public(job.id), job.state.value)
             await store.deliveries.take([(message.job_id, message.backend_job_id)])
             return Receipt.USELESS
         if self._queues and job.queue not in self._queues:
-            log.warning(
+            self._dropped.warning(
+                "another queue",
                 "a message of job %s came through another queue than its own, %s: it is dropped, and sent again there",
                 ids.public(job.id),
                 job.queue,
@@ -165,7 +170,9 @@ class InboxSource:
             return Receipt.USELESS
         kinds, tenants = self._selection.kinds, self._selection.tenants
         if job.kind not in kinds or (tenants and job.tenant not in tenants):
-            log.info(
+            self._dropped.log(
+                logging.INFO,
+                "elsewhere",
                 "job %s (%s) is left to another worker: this one does not run its %s",
                 ids.public(job.id),
                 job.kind,

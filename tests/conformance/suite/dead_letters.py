@@ -97,6 +97,14 @@ class DeadLetterSuite:
         assert states == {waiting.id: ReviewState.PENDING_REVIEW, closed.id: ReviewState.DISCARDED}
         assert await store.dead_letters.states([]) == {}
 
+    async def test_several_are_found_by_their_jobs(self, store: Store) -> None:
+        failed = [await finish_one(store, Failed(OOPS, final=True), now=at(n)) for n in range(3)]
+        completed = await finish_one(store)
+
+        found = await store.dead_letters.find_all([completed, *failed[1:], new_job().id])
+
+        assert found == [await store.dead_letters.find(job_id) for job_id in reversed(failed[1:])]
+
     async def test_a_list_without_details_has_all_but_what_may_be_large(self, store: Store) -> None:
         claimed = await start_one(store, payload='{"n": 1}', tenant="acme")
         await settle(store, claimed, Failed(NO_SUCH, final=True))

@@ -251,3 +251,17 @@ class JobUniqueSuite:
 
         assert await store.jobs.insert([keyed(Scope.FOREVER)], now=T0) == [Inserted(first.id, Insertion.EXISTING)]
         assert [c.kind for c in await claim(store)] == [KIND]
+
+    @pytest.mark.parametrize("on_conflict", list(OnConflict))
+    async def test_a_job_is_rejected_by_the_first_key_it_would_inherit_before_its_own(
+        self, store: Store, on_conflict: OnConflict
+    ) -> None:
+        own, zoe, bob = keyed(), new_job(unique=Unique("zoe")), new_job(unique=Unique("bob"))
+        await enqueue(store, own, zoe, bob)
+
+        heir = keyed(on_conflict=on_conflict, inherits=(Unique("free"), Unique("zoe"), Unique("bob")))
+
+        assert await store.jobs.insert([heir], now=T0) == [Inserted(zoe.id, Insertion.REJECTED)]
+        assert [await state(store, job.id) for job in (own, zoe, bob)] == [State.READY] * 3
+        assert await store.jobs.insert([keyed()], now=T0) == [Inserted(own.id, Insertion.EXISTING)]
+        assert await store.queries.check_places() == []

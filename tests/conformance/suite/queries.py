@@ -56,6 +56,9 @@ class QuerySuite:
 
         assert len(found) == 4
         assert found == [msgspec.structs.replace(job, **dict.fromkeys(DETAILS)) for job in whole]
+        shuffled = [found[n].id for n in (1, 3, 0, 2)]
+        assert await store.queries.records([new_id(), *shuffled], details=False) == found
+        assert await store.queries.records(shuffled) == whole
         assert await store.queries.dependencies(waiting) == [job for job in found if job.id == needed]
 
     async def test_an_unknown_job_is_not_found(self, store: Store) -> None:

@@ -1,7 +1,7 @@
 """`doctor`: checks the database, workers and jobs, and names remedies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -26,6 +26,7 @@ from dutiful.observe.deliveries import count_deliveries
 from dutiful.operator.explain import START, FleetState, paused_text, resume_command
 from dutiful.store import Store
 from dutiful.store.dead_letters import BulkRun
+from dutiful.store.metrics import OTHERS
 from dutiful.store.queries import JobFilter, QueueRecord
 from dutiful.store.schedules import ScheduleRecord
 from dutiful.store.workers import Process, WorkerRecord
@@ -38,6 +39,7 @@ SAMPLE = 200
 LOCK_WAIT = timedelta(seconds=3)
 LONGEST_STATEMENT = timedelta(seconds=30)
 FLEET = "fleet"
+MOST_ALIKE = 20  # findings of one check
 
 
 class Level(StrEnum):
@@ -106,7 +108,7 @@ async def _examine(app: Dutiful) -> Report:
         await store.check_made()
         await store.open()
         try:
-            await _check(store, report, app.alert_rules())
+            await _check(store, report, app.alert_rules(), {kind.queue for kind in app.kinds.values()})
             await _check_broker(app.make_backend(store), store, report)
         finally:
             await store.close()
@@ -124,12 +126,12 @@ async def _examine(app: Dutiful) -> Report:
     return report
 
 
-async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule]) -> None:
+async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule], named: Collection[str]) -> None:
     moment = now()
     read: dict[str, Awaitable[Any]] = {
         "the database": store.queries.health(),
         "the places of jobs": store.queries.check_places(),
-        "queues": store.queries.queues(),
+        "queues": store.queries.queues(named=named),
         "ready jobs": store.queries.jobs(JobFilter(state=State.READY, limit=SAMPLE)),
         "lost jobs": store.claims.expired(SAMPLE, now=moment - LATE),
         "workers": store.workers.all(),
@@ -158,7 +160,7 @@ async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule]) -
     checks: list[tuple[set[str], Callable[[], Iterable[Finding]]]] = [
         ({"the database"}, lambda: _database(found["the database"])),
         ({"the places of jobs"}, lambda: _places(found["the places of jobs"])),
-        ({"queues", FLEET}, lambda: _queues(found["queues"], found[FLEET], moment)),
+        ({"queues", FLEET}, lambda: _queues(found["queues"], found[FLEET], moment, named)),
         ({"ready jobs", FLEET}, lambda: _kinds(found["ready jobs"], found[FLEET])),
         ({FLEET}, lambda: _locks(found[FLEET])),
         ({"workers"}, lambda: _stopped(found["workers"])),
@@ -174,7 +176,15 @@ async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule]) -
     ]
     for needed, check in checks:
         if needed <= found.keys():
-            report.findings += check()
+            report.findings += _shown(list(check()))
+
+
+def _shown(alike: Sequence[Finding]) -> Iterator[Finding]:
+    """The first of one check; who may enqueue may invent any number of queues."""
+    yield from alike[:MOST_ALIKE]
+    if rest := alike[MOST_ALIKE:]:
+        worst = Level.PROBLEM if any(one.level is Level.PROBLEM for one in rest) else Level.WARNING
+        yield Finding(worst, f"and {len(rest):,} more like the last", "see to those above, and check again")
 
 
 async def _check_broker(backend: QueueBackend, store: Store, report: Report) -> None:
@@ -258,10 +268,14 @@ def _database(health: dict[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _queues(queues: Iterable[QueueRecord], fleet: FleetState, moment: datetime) -> Iterator[Finding]:
-    for queue in queues:
+def _queues(
+    queues: Iterable[QueueRecord], fleet: FleetState, moment: datetime, named: Collection[str]
+) -> Iterator[Finding]:
+    for queue in sorted(queues, key=lambda one: (one.queue not in named, -one.ready)):
         waited = moment - queue.oldest_ready_at if queue.oldest_ready_at else timedelta(0)
-        count = f"queue {queue.queue!r} has {queue.ready:,} ready job(s), the first made {brief(waited)} ago"
+        has = f"{queue.queues:,} other queues have" if queue.queue == OTHERS else f"queue {queue.queue!r} has"
+        first = f", the first made {brief(waited)} ago" if queue.oldest_ready_at else ""
+        count = f"{has} {'about ' * queue.estimated}{queue.ready:,} ready job(s){first}"
         if not queue.ready or queue.paused:
             continue
         if not fleet.workers:

@@ -65,6 +65,7 @@ def _lanes(worker: WorkerRecord) -> str:
 
 def _serves(lane: LaneRecord) -> str:
     facts = ["fair"] if lane.fair else []
+    facts += [f"reserve {lane.reserve}"] if lane.reserve else []
     facts += [f"only {', '.join(lane.kinds)}"] if lane.kinds else []
     facts += [f"of {', '.join(lane.tenants)}"] if lane.tenants else []
     return ",".join(lane.queues) + (f" ({', '.join(facts)})" if facts else "")
@@ -102,7 +103,7 @@ def resume(ctx: typer.Context, scope: Scope, name: Name, reason: Reason = None) 
 
 async def _pause(operator: Operator, scope: PauseScope, name: str, reason: str | None) -> str:
     if await operator.fleet.pause(scope, name, reason):
-        known = await _known(operator, scope)
+        known = await _known(operator, scope, name)
         if name not in known and name != EVERY_LANE:
             note(f"note: no live worker or waiting job has a {scope} {name!r}; check the spelling")
         return f"{scope} {name} is paused"
@@ -120,8 +121,8 @@ async def _resume(operator: Operator, scope: PauseScope, name: str, reason: str 
     raise DutifulError(f"{scope} {name} was not paused; paused is: {others}")
 
 
-async def _known(operator: Operator, scope: PauseScope) -> set[str]:
-    """The names in use now."""
+async def _known(operator: Operator, scope: PauseScope, name: str) -> set[str]:
+    """The names in use now, `name` among them if it is."""
     workers = [worker for worker in await operator.fleet.workers() if worker.alive]
     match scope:
         case PauseScope.KIND:
@@ -130,7 +131,7 @@ async def _known(operator: Operator, scope: PauseScope) -> set[str]:
             return {lane for worker in workers for lane in worker.lanes}
         case PauseScope.QUEUE:
             lanes = {queue for worker in workers for lane in worker.lanes.values() for queue in lane.queues}
-            live = {q.queue for q in await operator.queues.all() if q.ready or q.scheduled or q.running}
+            live = {q.queue for q in await operator.queues.all(named=[name]) if q.ready or q.scheduled or q.running}
             return lanes | live | {DEFAULT_QUEUE}
 
 

@@ -6,9 +6,12 @@ import msgspec
 import typer
 
 from dutiful.cli.options import AsJson, Tenant
-from dutiful.cli.output.printing import ago, print_json, print_table, show
+from dutiful.cli.output.printing import ago, note, print_json, print_table, show
 from dutiful.cli.target import operate
 from dutiful.core.duration import brief, duration
+from dutiful.store.metrics import OTHERS
+
+STATES = ("ready", "running", "scheduled", "blocked")
 
 
 def register(cli: typer.Typer) -> None:
@@ -17,17 +20,21 @@ def register(cli: typer.Typer) -> None:
 
 
 def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -> None:
-    """List the queues that have jobs, with counts by state."""
+    """List the queues that have jobs, with counts by state.
+
+    Of more than 1,000, it lists those that the code or a lane names, and those with the most jobs.
+    """
     found = operate(ctx, lambda operator: operator.queues.all(), tenant)
     if as_json:
         print_json({"queues": found})
         return
+    others = found.pop() if found and found[-1].queue == OTHERS else None
     print_table(
-        ("queue", "ready#", "running#", "scheduled#", "blocked#", "oldest ready", "paused"),
+        ("queue", *(f"{state}#" for state in STATES), "oldest ready", "paused"),
         (
             (
                 q.queue,
-                *(_about(count, q.estimated) for count in (q.ready, q.running, q.scheduled, q.blocked)),
+                *(_about(getattr(q, state), q.estimated, 1_000 if others is None else 1) for state in STATES),
                 ago(q.oldest_ready_at),
                 "paused" if q.paused else None,
             )
@@ -35,6 +42,10 @@ def queues(ctx: typer.Context, tenant: Tenant = None, as_json: AsJson = False) -
         ),
         empty="no queue has jobs",
     )
+    if others is not None:
+        least = "at least " * others.estimated
+        counts = (f"{_about(getattr(others, state), others.estimated)} {state}" for state in STATES)
+        note(f"and {least}{others.queues:,} more queues, with {', '.join(counts)} jobs")
 
 
 def stats(
@@ -81,6 +92,6 @@ def stats(
         show(f"the oldest ready job was due {ago(found.oldest_ready_at)}")
 
 
-def _about(count: int, estimated: bool) -> int | str:
-    """Marks estimates of many; estimates of few are nearly exact."""
-    return f"~{count:,}" if estimated and count >= 1_000 else count
+def _about(count: int, estimated: bool, least: int = 1_000) -> int | str:
+    """Marks estimates of at least so many; those of few are nearly exact, unless there are very many queues."""
+    return f"~{count:,}" if estimated and count >= least else count

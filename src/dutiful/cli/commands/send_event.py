@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from dutiful.cli.options import AsJson, Reason, Tenant
+from dutiful.cli.options import NEGATIVE, AsJson, Reason, Tenant
 from dutiful.cli.output.printing import print_json, say
 from dutiful.cli.target import operate
 from dutiful.core.duration import duration
@@ -13,7 +13,7 @@ from dutiful.core.errors import UsageError
 
 
 def register(cli: typer.Typer) -> None:
-    cli.command("send-event", rich_help_panel="Operate")(send_event)
+    cli.command("send-event", rich_help_panel="Operate", context_settings=NEGATIVE)(send_event)
 
 
 def send_event(

@@ -245,8 +245,5 @@ def _lanes(
     if fast is None and general is None:
         return None
     slots = {"fast": fast, "general": general}
-    lanes = (
-        replace(lane, slots=given) if (given := slots.get(lane.name)) is not None else lane
-        for lane in app.settings.lanes
-    )
-    return tuple(lane for lane in lanes if lane.slots > 0)
+    lanes = ((lane, slots.get(lane.name)) for lane in app.settings.lanes)
+    return tuple(lane if given is None else replace(lane, slots=given) for lane, given in lanes if given != 0)

@@ -17,6 +17,8 @@ from dutiful.core.rules.rules import Id, Rules
 LONGEST_ID = 200
 MOST = 100  # sensitive fields reported of one payload
 REMEDY = "keep it elsewhere and pass a reference"
+LONGEST_KEY = 500
+_RETRIES = re.compile(r"(?:_retry_[0-9]{10}\.[0-9]{3})+\Z")
 _VERSION = re.compile(r"v?\d[\d.]{0,9}", re.ASCII)
 _PATH = re.compile(r"(?:[~.]{0,2}/|[A-Za-z]:\\)[^\s@]*")
 
@@ -27,6 +29,8 @@ def content_violations(rules: Rules, payload: Mapping[str, Any], size: int) -> I
     One that is too large is not searched for sensitive fields.
     """
     if size > rules.size_limit:
+        size -= _retries_in_key(rules, payload)
+    if size > rules.size_limit:
         yield FieldError("payload", f"has {size:,} bytes, more than the limit of {rules.size_limit:,}: {REMEDY}")
     version = payload.get(rules.version_field, rules.default)
     if rules.versions and version not in rules.versions:
@@ -35,6 +39,13 @@ def content_violations(rules: Rules, payload: Mapping[str, Any], size: int) -> I
         yield FieldError(rules.version_field, f"is {shown} that is not accepted; accepted are: {accepted}")
     if size <= rules.size_limit:
         yield from islice(_find_sensitive(rules, payload), MOST)
+
+
+def _retries_in_key(rules: Rules, payload: Mapping[str, Any]) -> int:
+    """The bytes that reprocessing has added to the key: a payload of full size stays within its limit."""
+    key = None if rules.unique_field is None else payload.get(rules.unique_field)
+    found = _RETRIES.search(key[-LONGEST_KEY:]) if isinstance(key, str) else None
+    return 0 if found is None else len(found[0])
 
 
 def field_violations(rules: Rules, payload: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -69,7 +80,7 @@ def _field_problem(payload: Mapping[str, Any], field: str, hint: Any) -> str | N
 
 def column_limit(field: str, rules: Rules) -> int:
     """The longest text that a field may have whose value is stored in a column of its job."""
-    return 500 if field == rules.unique_field else 200
+    return LONGEST_KEY if field == rules.unique_field else 200
 
 
 def column_text(value: Any, limit: int) -> str | None:

@@ -47,6 +47,10 @@ class PostgresDeadLetters(Subject):
         rows = await self._db.fetch(statement, 1, job_id)
         return _dead_letter(rows[0]) if rows else None
 
+    async def find_all(self, job_ids: Sequence[UUID]) -> list[DeadLetter]:
+        statement = self._sql["dead_letters"].replace("{where}", "job_id = any ($2)")
+        return [_dead_letter(row) for row in await self._db.fetch(statement, len(job_ids), list(job_ids))]
+
     async def search(
         self, filter: DeadLetterFilter, *, after: LetterCursor | None = None, limit: int = 50, details: bool = True
     ) -> list[DeadLetter]:

@@ -27,7 +27,7 @@ class PostgresPromotion(Subject):
         placed, levels = await self._unblock(limit, now)
         dependents = releases(await self._rows("unblock_dependents", RELEASED, limit, now))
         found = _promotion(levels, moved + placed + dependents.moved)
-        return msgspec.structs.replace(found, levels=found.levels | dependents.levels, ended=dependents.ended)
+        return msgspec.structs.replace(found, levels=found.levels | dependents.levels, next=dependents.next)
 
     async def unblock(self, limit: int, *, now: datetime | None = None) -> Promotion:
         placed, levels = await self._unblock(limit, now)

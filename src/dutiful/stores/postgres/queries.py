@@ -1,6 +1,6 @@
 """Queries by operators and clients in Postgres."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 from uuid import UUID
@@ -27,8 +27,11 @@ class PostgresQueries(Subject):
         self._locks = locks
 
     async def job(self, job_id: UUID) -> JobRecord | None:
-        rows = await self._rows("job_records", "{record}", [job_id])
-        return record(rows[0]) if rows else None
+        return next(iter(await self.records([job_id])), None)
+
+    async def records(self, job_ids: Sequence[UUID], *, details: bool = True) -> list[JobRecord]:
+        rows = await self._rows("job_records", "{record}" if details else "{summary}", list(job_ids))
+        return [record(row) for row in rows]
 
     async def outcomes(self, job_ids: Sequence[UUID]) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["outcomes"], job_ids)]
@@ -57,8 +60,7 @@ class PostgresQueries(Subject):
                                    None if wanted.text is None else needle(wanted.text), wanted.phase)  # fmt: skip
                 return [row[0] for row in rows]
             case Fetch(ids, details):
-                shown = "{record}" if details else "{summary}"
-                return [record(row) for row in await self._rows("job_records", shown, ids)]
+                return await self.records(ids, details=details)
             case _:
                 assert_never(lookup)
 
@@ -68,12 +70,21 @@ class PostgresQueries(Subject):
     async def dependencies(self, job_id: UUID) -> list[JobRecord]:
         return [record(row) for row in await self._db.fetch(self._sql["dependencies"], job_id)]
 
-    async def queues(self, *, tenant: str | None = None) -> list[QueueRecord]:
-        return await self._queues(await self._metrics.depths(tenant=tenant), await self._metrics.oldest(tenant), tenant)
+    async def queues(self, *, tenant: str | None = None, named: Collection[str] = ()) -> list[QueueRecord]:
+        depths = await self._metrics.depths(tenant=tenant, named=named)
+        return await self._queues(depths, await self._metrics.oldest(tenant, named), tenant, named)
 
-    async def stats(self, since: timedelta, *, tenant: str | None = None, now: datetime | None = None) -> Stats:
+    async def stats(
+        self,
+        since: timedelta,
+        *,
+        tenant: str | None = None,
+        named: Collection[str] = (),
+        now: datetime | None = None,
+    ) -> Stats:
         at = now or await self._clock()
-        depths, oldest = await self._metrics.depths(tenant=tenant), await self._metrics.oldest(tenant)
+        depths = await self._metrics.depths(tenant=tenant, named=named)
+        oldest = await self._metrics.oldest(tenant, named)
         finished, exact = await self._finished(since, tenant, at)
         dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant, LETTERS))[0]
         return Stats(
@@ -84,12 +95,14 @@ class PostgresQueries(Subject):
             dead_letters=dead_letters,
             workers=workers,
             estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in depths),
-            queues=await self._queues(depths, oldest, tenant),
+            queues=await self._queues(depths, oldest, tenant, named),
         )
 
-    async def _queues(self, depths: list[Depth], oldest: dict[str, datetime], tenant: str | None) -> list[QueueRecord]:
+    async def _queues(
+        self, depths: list[Depth], oldest: dict[str, datetime], tenant: str | None, named: Collection[str]
+    ) -> list[QueueRecord]:
         paused = {row[0] for row in await self._db.fetch(self._sql["paused_queues"])}
-        return by_queue(depths, oldest, paused, empty=tenant is None)
+        return by_queue(depths, oldest, paused, empty=tenant is None, named=named)
 
     async def _finished(self, since: timedelta, tenant: str | None, now: datetime) -> tuple[dict[str, int], bool]:
         """The number of recently finished jobs by state, and whether that is exact.

@@ -1,7 +1,7 @@
 """Claims in SQLite: claiming jobs, renewing leases, and reading held claims."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -51,7 +51,7 @@ class SqliteClaims(Subject):
     @reads
     def peek(self, db: Connection, kinds: Sequence[str], *, now: datetime | None = None) -> list[QueueLevel]:
         wanted = to_json(list(kinds))
-        found = ((*level, db.value(SQL["first_of_level"], (*level, wanted))) for level in queue_levels(db))
+        found = ((*level, db.value(SQL["first_of_level"], (*level, wanted))) for level in each_queue_level(db))
         return [QueueLevel(queue, priority, seq) for queue, priority, seq in found if seq is not None]
 
     @reads
@@ -192,19 +192,17 @@ def _renewal(found: Iterable[tuple[ClaimToken, Row | None]]) -> Renewal:
     return Renewal(frozenset(lost), frozenset(cancel))
 
 
-def queue_levels(db: Connection) -> list[tuple[str, int]]:
+def each_queue_level(db: Connection) -> Iterator[tuple[str, int]]:
     """Every (queue, priority) with a ready job, found by stepping from one to the next by the primary key.
 
     Not those of a name that is not UTF-8, which no worker can have, and which cannot be asked for.
     """
-    found: list[tuple[str, int]] = []
     level = db.row(SQL["first_level"])
     while level is not None:
         if not isinstance(level, ReplacedRow):
-            found.append((level[0], level[1]))
+            yield level[0], level[1]
         at = stored(level)
         level = db.row(SQL["next_level_of_queue"], at) or db.row(SQL["next_level_beyond_queue"], at[:1])
-    return found
 
 
 def claim(db: Connection, ask: ClaimRequest, now: int) -> list[Claim]:

@@ -50,8 +50,12 @@ class SqliteDeadLetters(Subject):
 
     @reads
     def find(self, db: Connection, job_id: UUID) -> DeadLetter | None:
-        row = db.row(f"{SQL['select_dead_letters']} WHERE d.job_id = ?", (job_id.bytes,))
-        return None if row is None else _letter(row)
+        return _find(db, job_id)
+
+    @browses
+    def find_all(self, db: Connection, job_ids: Sequence[UUID]) -> list[DeadLetter]:
+        found = [letter for job_id in job_ids if (letter := _find(db, job_id)) is not None]
+        return sorted(found, key=lambda one: (one.died_at, one.id), reverse=True)
 
     @browses
     def search(
@@ -241,6 +245,11 @@ def _conditions(filter: DeadLetterFilter) -> Conditions:
     wanted.add("d.died_at >= :since", since=maybe_micros(filter.since))
     wanted.add("d.died_at < :until", until=maybe_micros(filter.until))
     return wanted
+
+
+def _find(db: Connection, job_id: UUID) -> DeadLetter | None:
+    row = db.row(f"{SQL['select_dead_letters']} WHERE d.job_id = ?", (job_id.bytes,))
+    return None if row is None else _letter(row)
 
 
 def _letter(row: Row) -> DeadLetter:

@@ -25,11 +25,11 @@ class Found(msgspec.Struct, frozen=True):
     turns: list[breakers_probes.Turn]
     swept: Kinds
     next_run_at: int | None
-    decide: list[bytes] = []  # they waited for others that have ended
+    ended: list[bytes] = []  # others wait for these still
 
     @property
     def nothing(self) -> bool:
-        return not (self.due or self.admit or self.block or self.turns or self.decide)
+        return not (self.due or self.admit or self.block or self.turns or self.ended)
 
 
 Search = Callable[[Connection, int, Kinds, Turns, int], Found]
@@ -71,7 +71,7 @@ class SqlitePromotion(Subject):
         if found.nothing:
             promotion = Promotion(0, next_run_at=maybe_moment(found.next_run_at))
         else:
-            promotion = await self._engine.write(lambda db: _move(db, found, clock(now)))
+            promotion = await self._engine.write(lambda db: _move(db, found, limit, clock(now)))
         self.swept = found.swept
         return promotion
 
@@ -86,9 +86,9 @@ def _search_all(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int
     if not stopped <= swept:
         block = [job_id for (job_id,) in db.rows(SQL["ready_of_stopped_kinds"], (limit,))]
     found = _search_unblockable(db, limit, swept, turns, now)
-    decide = [job_id for (job_id,) in db.rows(SQL["dependents_decided"], (limit,))]
+    ended = [job_id for (job_id,) in db.rows(SQL["ended_needs"], (limit,))]
     clean = len(block) < limit
-    return msgspec.structs.replace(found, decide=decide, block=block, swept=stopped if clean else swept)
+    return msgspec.structs.replace(found, ended=ended, block=block, swept=stopped if clean else swept)
 
 
 def _search_unblockable(db: Connection, limit: int, swept: Kinds, turns: Turns, now: int) -> Found:
@@ -107,7 +107,7 @@ def _no_longer_paused(db: Connection, limit: int) -> list[bytes]:
     return [job_id for _, job_id in sorted(waiting, key=lambda row: (row[0] is None, row[0]))[:limit]]
 
 
-def _move(db: Connection, found: Found, now: int) -> Promotion:
+def _move(db: Connection, found: Found, limit: int, now: int) -> Promotion:
     """Moves the jobs found, if their state is unchanged."""
     paused = placement.blocked_kinds(db)
     placing = placement.Placing(db, paused, now)
@@ -118,11 +118,9 @@ def _move(db: Connection, found: Found, now: int) -> Promotion:
     moved += breakers_probes.admit(db, found.turns, probes, placing, now)
     placing.write()
     probes.write()
-    deciding = dependents.Deciding(db, now)
-    deciding.decide(found.decide, dead=True)
-    decided = deciding.done()
-    levels = frozenset(placing.levels | probes.levels | decided.levels)
-    return Promotion(moved + decided.moved, levels, maybe_moment(db.value(SQL["next_run_at"])), decided.ended)
+    released = dependents.release(db, found.ended, limit, now)
+    levels = frozenset(placing.levels | probes.levels | released.levels)
+    return Promotion(moved + released.moved, levels, maybe_moment(db.value(SQL["next_run_at"])), released.next)
 
 
 def _admit(db: Connection, job_id: bytes, placing: placement.Placing, paused: placement.BlockedKinds) -> bool:

@@ -1,6 +1,6 @@
 """Queries by operators and clients in SQLite."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -41,6 +41,10 @@ class SqliteQueries(Subject):
     async def job(self, job_id: UUID) -> JobRecord | None:
         return await self._engine.read(lambda db: find(db, job_id))
 
+    @browses
+    def records(self, db: Connection, job_ids: Sequence[UUID], *, details: bool = True) -> list[JobRecord]:
+        return _fetch(db, sorted(job_ids, reverse=True), details)
+
     @reads
     def outcomes(self, db: Connection, job_ids: Sequence[UUID]) -> list[JobRecord]:
         # CROSS JOIN keeps the finished row as the outer loop, so that a job that is not final costs one lookup.
@@ -60,15 +64,22 @@ class SqliteQueries(Subject):
         return find_all(db, needs, SUMMARY)
 
     @browses
-    def queues(self, db: Connection, *, tenant: str | None = None) -> list[QueueRecord]:
-        return _queues(db, metrics_depths.depths(db, tenant), metrics_depths.due_since(db, tenant), tenant)
+    def queues(self, db: Connection, *, tenant: str | None = None, named: Collection[str] = ()) -> list[QueueRecord]:
+        found, oldest = metrics_depths.depths(db, tenant, named), metrics_depths.due_since(db, tenant, named)
+        return _queues(db, found, oldest, tenant, named)
 
     @browses
     def stats(
-        self, db: Connection, since: timedelta, *, tenant: str | None = None, now: datetime | None = None
+        self,
+        db: Connection,
+        since: timedelta,
+        *,
+        tenant: str | None = None,
+        named: Collection[str] = (),
+        now: datetime | None = None,
     ) -> Stats:
         at = clock(now)
-        found, oldest = metrics_depths.depths(db, tenant), metrics_depths.due_since(db, tenant)
+        found, oldest = metrics_depths.depths(db, tenant, named), metrics_depths.due_since(db, tenant, named)
         finished, exact = _finished(db, since, tenant, at)
         dead_letters = metrics_depths.unreviewed(db, tenant)
         return Stats(
@@ -79,7 +90,7 @@ class SqliteQueries(Subject):
             dead_letters=dead_letters,
             workers=sum(worker.alive for worker in workers(db, at)),
             estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in found),
-            queues=_queues(db, found, oldest, tenant),
+            queues=_queues(db, found, oldest, tenant, named),
         )
 
     @browses
@@ -144,9 +155,11 @@ def record(row: Row) -> JobRecord:
     )
 
 
-def _queues(db: Connection, found: list[Depth], oldest: dict[str, datetime], tenant: str | None) -> list[QueueRecord]:
+def _queues(
+    db: Connection, found: list[Depth], oldest: dict[str, datetime], tenant: str | None, named: Collection[str]
+) -> list[QueueRecord]:
     paused = {pause.name for pause in pauses(db) if pause.scope is PauseScope.QUEUE}
-    return by_queue(found, oldest, paused, empty=tenant is None)
+    return by_queue(found, oldest, paused, empty=tenant is None, named=named)
 
 
 def _finished(db: Connection, since: timedelta, tenant: str | None, now: int) -> tuple[dict[str, int], bool]:

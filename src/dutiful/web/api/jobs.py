@@ -274,6 +274,7 @@ class TraceJob(Shape):
     retry_of: PublicId | None
     error: TraceError | None = Field(description="The last one.")
     needs: list[TraceNeed] = Field(description="The jobs that it depends on; of very many, the newest.")
+    needs_total: int = Field(description="How many jobs it depends on.")
     under: PublicId | None = Field(description="The job in this answer of which it is a child or a retry, or after it.")
     relation: Relation | None
     depth: int = Field(description="The number of its ancestors in this answer.")
@@ -292,7 +293,7 @@ class Trace(Shape):
     correlation_id: str
     progress: TraceProgress
     jobs: list[TraceJob] = Field(description="In the order of their creation.")
-    cut: bool = Field(description="There are more; these are the newest, and their ancestors.")
+    cut: bool = Field(description="There are more: these failed first, or are above those, the oldest, or the newest.")
 
 
 @trace.read("/{correlation_id:path}/")

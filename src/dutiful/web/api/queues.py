@@ -43,6 +43,10 @@ class QueueItem(Shape):
     oldest_ready_at: datetime | None
     paused: bool
     estimated: bool = Field(description="There are too many jobs to count: the counts are estimates.")
+    queues: int = Field(
+        description="1. Of more than 1,000 queues, the last item has the empty name, and adds up so many others, or "
+        "at least so many if it is an estimate."
+    )
 
 
 class QueuesQuery(Ask):
@@ -87,5 +91,8 @@ async def ended_by_tenant(operator: OperatorDep, query: Annotated[EndedQuery, Qu
 
 @queues.read("/")
 async def list_queues(operator: OperatorDep, query: Annotated[QueuesQuery, Query()]) -> Queues:
-    """List the queues that have jobs, with counts by status."""
+    """List the queues that have jobs, with counts by status.
+
+    Of more than 1,000, those with the most, and the sum of the others.
+    """
     return Queues(queues=[QueueItem.model_validate(one) for one in await operator.queues.all(query.tenant)])

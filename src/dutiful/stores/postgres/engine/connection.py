@@ -204,8 +204,8 @@ class Connections:
                 raise translate(error, self.url) from error
 
     @asynccontextmanager
-    async def lend_between(self, begin: str, commit: str) -> AsyncIterator[Any]:
-        """`lend`, with statements of the caller's that begin and commit: several of them in one round trip each."""
+    async def lend_between(self, begin: str, commit: str, rollback: str) -> AsyncIterator[Any]:
+        """`lend`, with statements of the caller's that begin and end it: several of them in one round trip each."""
         async with AsyncExitStack() as stack:
             try:
                 connection = await stack.enter_async_context(self._lender().acquire())
@@ -216,11 +216,13 @@ class Connections:
                 yield connection
             except BaseException:
                 with suppress(*DRIVER_ERRORS):  # then the server rolls back by itself
-                    await connection.execute("rollback")
+                    await connection.execute(rollback)
                 raise
             try:
                 await connection.execute(commit)
             except DRIVER_ERRORS as error:
+                with suppress(*DRIVER_ERRORS):
+                    await connection.execute(rollback)  # what comes after the commit was not run
                 raise translate(error, self.url) from error
 
     def _beginning(self) -> str | None:

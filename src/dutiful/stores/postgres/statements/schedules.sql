@@ -12,11 +12,14 @@ where row(s.kind, s.expression, s.timezone, s.catch_up, s.job) is distinct from
 
 -- name: fire
 -- Compare and set: the caller that advances next_at enqueues the jobs. In one statement, because a leader that is
--- stopped between two would hold the row's lock, and so block its successor.
-with won as (
+-- stopped between two would hold the row's lock, and so block its successor. It does not wait for long: the key of a
+-- firing can be foreseen, and any client may hold it in an open transaction.
+with limited as materialized (
+    select set_config('lock_timeout', '2s', true)
+), won as (
     update {schema}.schedule
     set next_at = $3, last_at = $4, last_job_id = coalesce($5, last_job_id)
-    where name = $1 and next_at = $2 and enabled
+    where name = $1 and next_at = $2 and enabled and (select true from limited)
     returning name
 )
 select won.name, count(made.job_id)

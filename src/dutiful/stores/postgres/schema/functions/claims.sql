@@ -177,7 +177,9 @@ begin
     select array_agg(f.tid), array_agg(f.job_id) into v_tids, v_jobs
     from found f where f.crashes = 0 or f.place <= p_suspects;
     if v_tids is null then return; end if;
-    update {schema}.delivery d set taken = true where d.job_id = any (v_jobs) and not d.taken;
+    v_jobs := array(select d.job_id from {schema}.delivery d
+                    where d.job_id = any (v_jobs) and not d.taken for update skip locked);
+    update {schema}.delivery d set taken = true where d.job_id = any (v_jobs);
 
     return query
     {take_ready}

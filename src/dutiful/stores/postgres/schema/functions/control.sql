@@ -1,5 +1,16 @@
 -- Operations on single jobs: cancel, run now, end.
 
+-- Frees what jobs held that waited and have ended, and writes their posts, and the dead letters of those that failed.
+create or replace function {schema}.free_ended(p_jobs uuid[], p_failed uuid[], p_now timestamptz) returns void
+language plpgsql volatile {look_up_ids} as $$
+begin
+    delete from {schema}.unique_key where job_id = any (p_jobs) and scope = 'active';
+    delete from {schema}.unique_key where job_id = any (p_jobs) and scope = 'queued';
+    perform {schema}.cancel_phases(p_jobs, p_now);
+    if p_failed is not null then perform {schema}.write_dead_letters(p_failed, p_now); end if;
+    perform {schema}.write_webhook_posts(p_jobs, p_now);
+end $$;
+
 -- Ends a job that waits as cancelled or failed; returns whether it did. Waits for a claim that has the job locked. With
 -- p_attempt, only if it has had so many attempts, and one more is counted.
 create or replace function {schema}.end_waiting(
@@ -27,11 +38,7 @@ begin
     )
     select exists (select 1 from freed) into v_done;
     if v_done then
-        delete from {schema}.unique_key where job_id = p_job and scope = 'active';
-        delete from {schema}.unique_key where job_id = p_job and scope = 'queued';
-        perform {schema}.cancel_phases(array[p_job], v_now);
-        if p_state = 'failed' then perform {schema}.write_dead_letters(array[p_job], v_now); end if;
-        perform {schema}.write_webhook_posts(array[p_job], v_now);
+        perform {schema}.free_ended(array[p_job], case when p_state = 'failed' then array[p_job] end, v_now);
     end if;
     return v_done;
 end $$;

@@ -1,19 +1,26 @@
 -- Reads what events are derived from. No row is written for an event.
 
 -- Records that a process watches for events, for p_ttl. It has its owner's rights, as unlisten has, so that clients can.
+-- Any of them may hold a row of another in an open transaction: then it stays as it is, because a watcher that waited would
+-- see no events.
 create or replace function {schema}.listen(p_listener uuid, p_ttl interval, p_now timestamptz default null) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     insert into {schema}.listener (id, expires_at)
     values (p_listener, coalesce(p_now, clock_timestamp()) + least(p_ttl, interval '1 day'))
     on conflict (id) do update set expires_at = excluded.expires_at;
+exception when lock_not_available then
+    null;
 end $$;
 
 create or replace function {schema}.unlisten(p_listener uuid) returns void
-language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-    delete from {schema}.listener where id = p_listener
-$$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+begin
+    delete from {schema}.listener where id = p_listener;
+exception when lock_not_available then
+    null;
+end $$;
 
 revoke execute on function {schema}.listen, {schema}.unlisten from public;
 

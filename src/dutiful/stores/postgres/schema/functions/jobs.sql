@@ -1,3 +1,4 @@
+-- needs: claims_settle
 -- Inserts jobs. Every p_now, here and in the other files, is for tests: null means the database's clock.
 --
 -- Those that insert have their owner's rights, so that a client's login writes no table by itself, and only the owner
@@ -159,6 +160,26 @@ language sql immutable as $$
               'across_kinds', nullif(p_unique -> 'across_kinds', 'false'))) as held) k
 $$;
 
+-- Returns the live job that holds the first of the keys that a new job would inherit, or null.
+create or replace function {schema}.inherited_holder(
+    p_job uuid, p_tenant text, p_kind text, p_inherits jsonb, p_now timestamptz) returns uuid
+language sql volatile as $$
+    -- The limit makes this a look-up by key, whatever the statistics say.
+    select k.job_id
+    from jsonb_array_elements(p_inherits) with ordinality i (u, ord)
+    cross join lateral (
+        select x.job_id, x.scope, x.expires_at from {schema}.unique_key x
+        where x.tenant = p_tenant and x.key = u ->> 'key'
+          and x.kind = case when (u ->> 'across_kinds')::boolean then '' else p_kind end
+        limit 1
+    ) k
+    where k.job_id <> p_job and (k.expires_at is null or k.expires_at > p_now)
+      and exists (select 1 from {schema}.job j where j.id = k.job_id offset 0)
+      and not exists (select 1 from {schema}.finished f where f.job_id = k.job_id offset 0)
+      and not {schema}.is_key_orphaned(k.job_id, k.scope)
+    order by i.ord limit 1
+$$;
+
 -- Gives back the keys of a new job that has lost one of them: inherited ones to the jobs that had them, others are
 -- freed.
 create or replace function {schema}.return_keys(p_jobs jsonb, p_moved jsonb, p_job uuid) returns void
@@ -217,6 +238,7 @@ declare
     v_actions text[] := '{}';
     v_key     record;
     v_other   uuid;
+    v_heir_of uuid;
     v_lost    uuid;
     v_moved   jsonb := '[]';  -- inherited keys, with the jobs that had them
     v_looks   int := 0;
@@ -257,6 +279,7 @@ begin
     for v_key in
         select (v ->> 'id')::uuid as id, coalesce(v ->> 'tenant', '') as tenant, u ->> 'key' as key,
                case when (u ->> 'across_kinds')::boolean then '' else v ->> 'kind' end as kind,
+               v ->> 'kind' as own_kind, nullif(v -> 'inherits', 'null') as inherits,
                u ->> 'scope' as scope, inherited, case when inherited then 'reject' else u ->> 'on_conflict' end as action,
                v_now + (u ->> 'window_ms')::bigint * interval '1 millisecond' as expires_at
         from jsonb_array_elements(p_jobs) with ordinality e (v, ord),
@@ -297,6 +320,13 @@ begin
             where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other
               and {schema}.is_key_orphaned(k.job_id, k.scope);
             continue when found;
+            -- Inherited keys reject a job before its own key does anything; of several holders the first is named.
+            v_heir_of := case when v_key.inherits is not null then {schema}.inherited_holder(
+                v_key.id, v_key.tenant, v_key.own_kind, v_key.inherits, v_now) end;
+            if v_heir_of is not null then
+                v_key.action := 'reject';
+                v_other := v_heir_of;
+            end if;
             if v_key.action = 'replace' and v_other <> all (v_made)
                and {schema}.cancel_waiting(v_other, 'replaced by ' || {schema}.public_id(v_key.id), v_now) then
                 delete from {schema}.unique_key k
@@ -314,7 +344,7 @@ begin
                     and not exists (select 1 from {schema}.finished f where f.job_id = v_other);
             end if;
             -- Another transaction may have replaced the holder during the wait.
-            continue when not exists (
+            continue when v_heir_of is null and not exists (
                 select 1 from {schema}.unique_key k
                 where k.tenant = v_key.tenant and k.kind = v_key.kind and k.key = v_key.key and k.job_id = v_other);
             v_losers := v_losers || v_key.id;

@@ -37,16 +37,19 @@ begin
         select s.run_at from {schema}.scheduled s where s.run_at > p_run_floor order by s.run_at limit 1), false;
 end $$;
 
+-- Without an option that came later; a second function of this name would make calls ambiguous.
+drop function if exists {schema}.unblock(uuid[], timestamptz);
+
 -- Moves jobs from blocked to ready or scheduled, but those for which a limit has no slot. A job with a seq keeps it. first:
--- the lowest seq of those that are ready.
-create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz)
+-- the lowest seq of those that are ready. p_rooms: as for take_limit_slots.
+create or replace function {schema}.unblock(p_jobs uuid[], p_now timestamptz, p_rooms jsonb default null)
 returns table (queue text, priority int, moved bigint, first bigint)
 language plpgsql volatile {look_up_ids} as $$ #variable_conflict use_column
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_seq bigint := {schema}.seq_at(v_now);
 begin
-    if exists (select 1 from {schema}.limit_rule) then p_jobs := {schema}.take_limit_slots(p_jobs, v_now); end if;
+    if exists (select 1 from {schema}.limit_rule) then p_jobs := {schema}.take_limit_slots(p_jobs, v_now, p_rooms); end if;
     return query
     with free as (
         delete from {schema}.blocked b where b.job_id = any (p_jobs) returning b.*

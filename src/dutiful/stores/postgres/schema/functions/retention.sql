@@ -10,6 +10,8 @@ language plpgsql volatile {walk_in_order} as $$ #variable_conflict use_column
 declare
     v_seen uuid[];
     v_jobs uuid[];
+    v_sent uuid[];
+    v_free uuid[];
 begin
     -- Here and below, the offsets make each a look-up by id, also if the planner believes the table to be empty.
     select array_agg(s.job_id order by s.job_id), array_agg(s.job_id) filter (where s.old) into v_seen, v_jobs
@@ -26,6 +28,12 @@ begin
     ) s;
     -- Locked before dependents are looked up, because an insert of one locks the job that it depends on.
     v_jobs := array(select j.id from {schema}.job j where j.id = any (v_jobs) for update skip locked);
+    -- A client may hold the record of a delivery in an open transaction: its job is left to a later call.
+    v_sent := array(select d.job_id from {schema}.delivery d where d.job_id = any (v_jobs));
+    if cardinality(v_sent) > 0 then
+        v_free := array(select d.job_id from {schema}.delivery d where d.job_id = any (v_sent) for update skip locked);
+        v_jobs := array(select j from unnest(v_jobs) j where j <> all (v_sent) or j = any (v_free));
+    end if;
     return query
     select array(select j from unnest(v_jobs) j
                  where not exists (
@@ -118,7 +126,10 @@ begin
     get diagnostics v_sent = row_count;
     -- Workers that died without signing off.
     delete from {schema}.worker w where w.expires_at < clock_timestamp() - interval '1 day';
-    delete from {schema}.listener l where l.expires_at < clock_timestamp() - interval '1 day';
+    delete from {schema}.listener l
+    where l.id = any (array(
+        select x.id from {schema}.listener x where x.expires_at < clock_timestamp() - interval '1 day'
+        for update skip locked));
     delete from {schema}.lock k where not exists (
         select 1 from {schema}.lease l where l.job_id = k.job_id and l.claim_id = k.claim_id offset 0);
     delete from {schema}.lock_wait w where not exists (

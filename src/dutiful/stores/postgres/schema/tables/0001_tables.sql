@@ -146,6 +146,13 @@ create table {schema}.lease (
 );
 create index lease_expiry on {schema}.lease (expires_at);
 
+-- What dequeue returns. A type of its own, because Postgres looks up the columns of `returns table` at each call.
+create type {schema}.claimed_job as (
+    job_id uuid, claim_id bigint, kind text, queue text, priority int, payload jsonb, attempt int, max_attempts int,
+    crashes int, tenant text, correlation_id text, parent_id uuid, subject jsonb, options jsonb, seq bigint,
+    expires_at timestamptz
+);
+
 -- Final, exactly once: the primary key makes a second end impossible. Append-only.
 create table {schema}.finished (
     job_id uuid primary key,
