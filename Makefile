@@ -49,8 +49,9 @@ collect: $(READY)
 bench: $(VENV)/.bench
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
 
+# Two files at a time, because most of a long run waits: for outages, leases and restarts.
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -n 2 --dist loadfile
 
 # Small changes of the source that the tests should notice; many minutes, so it is no part of `make test`.
 mutants: $(READY)

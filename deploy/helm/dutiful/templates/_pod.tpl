@@ -41,6 +41,9 @@ affinity:
 volumes:
   - name: tmp
     emptyDir: {}
+  {{- with .Values.volumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* What every container has, but its arguments, variables, resources and probes. */}}
@@ -53,6 +56,9 @@ securityContext:
 volumeMounts:
   - name: tmp
     mountPath: /tmp
+  {{- with .Values.volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- with .Values.envFrom }}
 envFrom:
   {{- toYaml . | nindent 2 }}
