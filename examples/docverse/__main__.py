@@ -42,11 +42,15 @@ def main() -> int:
         "--serve", action="store_true", help="publish sample pages and serve them at http://127.0.0.1:8000 until Ctrl-C"
     )
     parser.add_argument(
-        "--port", type=int, default=PORT, help=f"for --serve (default: {PORT}); the API has the next one"
+        "--port",
+        type=int,
+        default=PORT,
+        help=f"for --serve (default: {PORT}); the API has the next one; 0 takes any two that are free",
     )
     chosen = parser.parse_args()
-    if not 0 < chosen.port < 65535:
-        parser.error("--port must be from 1 to 65534, because the API has the next one")
+    if not 0 <= chosen.port < 65535:
+        parser.error("--port must be from 0 to 65534, because the API has the next one")
+    ports = (chosen.port, chosen.port + 1) if chosen.port else (0, 0)
     url: str | None = chosen.database_url
     if url and not url.startswith("postgres"):
         parser.error("--database-url must be postgresql://…; leave it out for a server of its own")
@@ -60,7 +64,7 @@ def main() -> int:
             servers = Servers(url or stack.enter_context(own_server()), redis)
             if chosen.serve:
                 with suppress(KeyboardInterrupt):
-                    asyncio.run(ended_by_term(serve(Console(), folder, servers, (chosen.port, chosen.port + 1))))
+                    asyncio.run(ended_by_term(serve(Console(), folder, servers, ports)))
                 return 0
             return 0 if all(asyncio.run(ended_by_term(run_story(Console(), folder, servers))).values()) else 1
         except UsageError as error:

@@ -39,7 +39,8 @@ def check_repository(name: str) -> str:
 @dataclass(frozen=True)
 class GitFile:
     path: str
-    data: bytes
+    blob: str
+    size: int
 
 
 class GitRepositories:
@@ -52,22 +53,25 @@ class GitRepositories:
             repository, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags"
         )
         found = {}
-        for line in listed.decode().splitlines():
+        for line in listed.decode(errors="replace").splitlines():
             name, _, commit = line.partition(" ")
             found[name.removeprefix("refs/heads/").removeprefix("refs/tags/")] = commit
         return found
 
     async def files(self, repository: str, commit: str, folder: str = "") -> list[GitFile]:
-        """The files of a folder at a commit, as they are named below it."""
+        """The files of a folder at a commit, as they are named below it; `read` has their contents."""
         root = f"{folder.strip('/')}/" if folder.strip("/") else ""
-        listed = await self._git(repository, "ls-tree", "-r", "-z", "--full-tree", check_ref(commit))
+        listed = await self._git(repository, "ls-tree", "-r", "-l", "-z", "--full-tree", check_ref(commit))
         found = []
-        for entry in listed.decode().split("\0")[:-1]:
+        for entry in listed.decode(errors="replace").split("\0")[:-1]:
             about, _, path = entry.partition("\t")
-            mode, _, blob = about.split(" ")
+            mode, _, blob, size = about.split()
             if path.startswith(root) and mode in ("100644", "100755"):  # no links, no submodules
-                found.append(GitFile(path.removeprefix(root), await self._git(repository, "cat-file", "blob", blob)))
+                found.append(GitFile(path.removeprefix(root), blob, int(size)))
         return found
+
+    async def read(self, repository: str, file: GitFile) -> bytes:
+        return await self._git(repository, "cat-file", "blob", file.blob)
 
     async def _git(self, repository: str, *command: str) -> bytes:
         path = self._folder / check_repository(repository)

@@ -33,13 +33,16 @@ class Job(Protocol):
     def message(self, text: str) -> None:
         """Reports what the current phase does."""
 
+    def ends_by(self, error: Exception) -> bool:
+        """Whether an error is the whole job's: it was cancelled, say, or has lost a lock."""
+
     def start_editions_phase(self, slugs: Iterable[str]) -> None:
         """Begins the progress of editions: all of them are in progress."""
 
     def mark_edition_completed(self, slug: str) -> None: ...
     def mark_edition_skipped(self, slug: str, reason: str) -> None: ...
-    def mark_edition_failed(self, slug: str, error: Exception) -> bool:
-        """False, and nothing is marked, if the error is not the edition's but ends the whole job."""
+    def mark_edition_failed(self, slug: str, error: Exception) -> str | None:
+        """The error as the record shows it; None, and nothing is marked, if it ends the whole job."""
 
 
 @dataclass(frozen=True)

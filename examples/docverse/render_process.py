@@ -25,7 +25,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (asked["memory"], asked["memory"]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
-        answer: dict[str, Any] = {"pages": render_now(asked["templates"], asked["names"], asked["shown"])}
+        pages = render_now(asked["templates"], asked["names"], asked["shown"])
+        for text in pages.values():
+            text.encode()
+        answer: dict[str, Any] = {"pages": pages}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"[:300]}
     sys.stdout.write(json.dumps(answer))

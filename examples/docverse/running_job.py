@@ -22,6 +22,9 @@ class RunningJob:
     def message(self, text: str) -> None:
         self._ctx.progress(message=text)
 
+    def ends_by(self, error: Exception) -> bool:
+        return isinstance(error, DutifulError)
+
     def start_editions_phase(self, slugs: Iterable[str]) -> None:
         self._items = self._ctx.items(slugs)
 
@@ -31,11 +34,11 @@ class RunningJob:
     def mark_edition_skipped(self, slug: str, reason: str) -> None:
         self._started.skip(slug, reason)
 
-    def mark_edition_failed(self, slug: str, error: Exception) -> bool:
-        if isinstance(error, DutifulError):
-            return False  # a lost lock or claim, a cancellation: the job's, not the edition's
+    def mark_edition_failed(self, slug: str, error: Exception) -> str | None:
+        if self.ends_by(error):
+            return None
         self._started.fail(slug, error)
-        return True
+        return self._started.failed[slug]
 
     @property
     def _started(self) -> Items:

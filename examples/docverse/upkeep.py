@@ -23,16 +23,15 @@ def add_dashboard_sync(app: Dutiful, retry: Retry) -> None:
     )
 
     @kind.phase
-    async def templates(ctx: Context, template_ids: list[int], docverse: Docverse = Inject("docverse")) -> list[str]:
-        return await docverse.dashboard_sync.sync(template_ids, RunningJob(ctx))
+    async def dashboard(ctx: Context, template_ids: list[int], docverse: Docverse = Inject("docverse")) -> list[str]:
+        commits = await docverse.dashboard_sync.sync(template_ids, RunningJob(ctx))
 
-    @kind.phase
-    async def dashboard(ctx: Context, template_ids: list[int], docverse: Docverse = Inject("docverse")) -> None:
         async def render(project: Project) -> None:
             await docverse.dashboard_sync.render(project, RunningJob(ctx))
 
         # Projects have locks of their own, so they are rendered side by side.
         await ctx.each(await docverse.dashboard_sync.affected(template_ids), render, name=lambda project: project.slug)
+        return commits
 
 
 def add_periodic(app: Dutiful, retry: Retry) -> None:

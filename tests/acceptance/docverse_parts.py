@@ -38,6 +38,9 @@ class PlainJob:
     def message(self, text: str) -> None:
         self.log.append(text)
 
+    def ends_by(self, error: Exception) -> bool:
+        return False
+
     def start_editions_phase(self, slugs: Iterable[str]) -> None:
         self.log.append(f"editions {' '.join(slugs)}")
 
@@ -47,9 +50,9 @@ class PlainJob:
     def mark_edition_skipped(self, slug: str, reason: str) -> None:
         self.log.append(f"skipped {slug}: {reason}")
 
-    def mark_edition_failed(self, slug: str, error: Exception) -> bool:
+    def mark_edition_failed(self, slug: str, error: Exception) -> str | None:
         self.log.append(f"failed {slug}")
-        return True
+        return str(error)
 
 
 class Window:

@@ -171,8 +171,11 @@ class Waiting:
         return self._lock()
 
     def message(self, text: str) -> None: ...
+    def ends_by(self, error: Exception) -> bool:
+        return False
+
     def start_editions_phase(self, slugs: Any) -> None: ...
     def mark_edition_completed(self, slug: str) -> None: ...
     def mark_edition_skipped(self, slug: str, reason: str) -> None: ...
-    def mark_edition_failed(self, slug: str, error: Exception) -> bool:
-        return True
+    def mark_edition_failed(self, slug: str, error: Exception) -> str | None:
+        return str(error)

@@ -91,7 +91,7 @@ cronJobs:
     assert (often["schedule"], often["timeZone"], often["suspend"]) == ("0 */6 * * *", "Europe/Helsinki", False)
     assert suspended["suspend"] is True
     args = Command.of(enqueue_pod(jobs["docverse-credential-reencrypt"]), JOB_NAME="x").args
-    assert args[-4:] == ["--not-during", "0 1 * * SUN for 4h", "--priority", "10"]
+    assert args[-4:] == ["--not-during", "0 1 * * SUN for 4h in Europe/Helsinki", "--priority", "10"]
     everything = by_kind(rendered("--set", "cronDefaults.suspend=true"), "CronJob")
     assert [job["spec"]["suspend"] for job in everything.values()] == [True] * 4
 
@@ -112,10 +112,10 @@ cronJobs:
         args = Command.of(enqueue_pod(job), JOB_NAME="x").args
         windows[name] = [value for option, value in pairwise(args) if option == "--not-during"]
     assert windows == {
-        "docverse-lifecycle-eval": ["0 9 * * MON-FRI for 8h", "0 0 1 * * for 1d in Europe/Helsinki"],
-        "docverse-git-ref-audit": ["0 1 * * SUN for 4h"],
+        "docverse-lifecycle-eval": ["0 9 * * MON-FRI for 8h in Etc/UTC", "0 0 1 * * for 1d in Europe/Helsinki"],
+        "docverse-git-ref-audit": ["0 1 * * SUN for 4h in Etc/UTC"],
         "docverse-purgatory-cleanup": [],
-        "docverse-credential-reencrypt": ["0 1 * * SUN for 4h"],
+        "docverse-credential-reencrypt": ["0 1 * * SUN for 4h in Etc/UTC"],
     }
 
 

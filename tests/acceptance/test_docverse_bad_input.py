@@ -7,11 +7,13 @@ import json
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docverse import Host, HostedProject
+from docverse import SUPERUSER, Host, HostedProject
 
 from examples.docverse.client import tarball
+from examples.docverse.database import Database
 from examples.docverse.storage.edge import org_token
 from examples.docverse.storage.object_store import BadKey, DirectoryObjectStore
 from examples.docverse.storage.tarball import BadTarball, Limits, unpack
@@ -43,6 +45,24 @@ def _sparse(size: int) -> bytes:
     return packed.getvalue()
 
 
+def _with_checksum(packed: bytes, checksum: int) -> bytes:
+    return packed[:-8] + checksum.to_bytes(4, "little") + packed[-4:]
+
+
+def _after(header: bytes, times: int) -> bytes:
+    """A tarball whose first file has so many such headers before its own."""
+    return gzip.compress(header * times + gzip.decompress(tarball(PAGE)))
+
+
+def _spoilt() -> bytes:
+    """A tarball whose second header cannot be read."""
+    plain = bytearray(gzip.decompress(tarball({**PAGE, "second.html": "x", "third.html": "x"})))
+    plain[1024 + 148] ^= 1  # in the header's checksum
+    return gzip.compress(plain)
+
+
+PAGE = {"index.html": "x"}
+LONG_NAME = tarfile.TarInfo("n" * 101).tobuf(tarfile.GNU_FORMAT)[:1024]
 BAD = {
     "above its folder": (_member("../../escape.html"), "has an empty part, `.` or `..`"),
     "in the middle": (_member("a/../../escape.html"), "has an empty part, `.` or `..`"),
@@ -57,6 +77,11 @@ BAD = {
     "too long a name": (_member("x" * 201), "over 200 bytes"),
     "not packed": (b"<h1>no tarball</h1>", "not a whole .tar.gz"),
     "cut off": (tarball({"index.html": "x" * 5_000})[:60], "not a whole .tar.gz"),
+    "without its last bytes": (tarball(PAGE)[:-8], "not a whole .tar.gz"),
+    "another checksum": (_with_checksum(tarball(PAGE), 0), "CRC check failed"),
+    "a header that is spoilt": (_spoilt(), "goes on after its end"),
+    "two in one": (tarball(PAGE) + tarball({"second.html": "x"}), "goes on after its end"),
+    "headers without end": (_after(LONG_NAME, 2_000), "not a whole .tar.gz"),
     "empty": (tarball({}), "has no file"),
     "a file that is a folder": (tarball({"a": "x", "a/b": "x"}), "as a file and as a folder"),
     "a folder that is a file": (tarball({"a/b": "x", "a": "x"}), "as a file and as a folder"),
@@ -110,6 +135,21 @@ def test_a_tarball_is_limited_in_files_and_bytes(tmp_path: Path) -> None:
         unpack(file, lambda name, data: None, Limits(unpacked=1_000))
     written: list[str] = []
     assert unpack(file, lambda name, data: written.append(name)) == len(written) == 11
+
+
+def test_folders_count_as_files_do(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("a", "b", "c"):
+            folder = tarfile.TarInfo(name)
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+        archive.addfile(tarfile.TarInfo("index.html"))
+    file = tmp_path / "folders.tar.gz"
+    file.write_bytes(packed.getvalue())
+    assert unpack(file, lambda name, data: None, Limits(objects=4)) == 1
+    with pytest.raises(BadTarball, match="over 3 files and folders"):
+        unpack(file, lambda name, data: None, Limits(objects=3))
 
 
 def test_a_header_that_claims_a_terabyte_is_not_waited_for(tmp_path: Path) -> None:
@@ -173,6 +213,28 @@ async def test_a_rewrite_rule_that_cannot_hold_is_refused(host: Host, rule: dict
     refused = await host.call("POST", "/orgs", 422, json=body)
     assert why in refused["detail"] and str(rule) in refused["detail"]
     await host.call("POST", "/orgs/rubin/tokens", 404, json={"role": "admin"})
+
+
+async def test_an_organization_or_project_that_is_lost_halfway_can_be_made_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Database.run
+
+    async def lose(self: Database, name: str, *args: Any) -> None:
+        if name in ("put_credential", "add_edition"):
+            raise ConnectionError("the connection is gone")
+        await run(self, name, *args)
+
+    body = {"slug": "rubin", "title": "Rubin"}
+    for path in ("/orgs", "/orgs/rubin/projects"):
+        with monkeypatch.context() as lost:
+            lost.setattr(Database, "run", lose)
+            answer = await host.http.post(path, json=body, headers={"authorization": f"Bearer {SUPERUSER}"})
+            assert answer.status_code == 500
+        await host.call("POST", path, 201, json=body)
+    project = HostedProject(host, "rubin", "rubin")
+    async with host.working():
+        assert (await project.publish("main"))[1]["status"] == "completed"
 
 
 async def test_text_that_the_database_does_not_store_is_refused(host: Host) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from docverse import SUPERUSER, Host, HostedProject, Json, until
-from docverse_parts import Held, PlainJob, watched
+from docverse_parts import Held, PlainJob, Window, watched
 
 from examples.docverse.database import Database
 from examples.docverse.services.tracking import slug_of, wanted_editions
@@ -172,6 +172,36 @@ async def test_one_edition_that_fails_stops_no_other_and_is_repaired_later(host:
         assert done["status"] == "completed" and "v2.1.0" in await project.page("v/v2.x/")
 
 
+class Raising(Window):
+    """Fails whatever writes to a key with an ending."""
+
+    def __init__(self, ending: str, message: str) -> None:
+        self._ending, self._message = ending, message
+
+    async def before(self, operation: str, key: str) -> None:
+        if key.endswith(self._ending):
+            raise OSError(self._message)
+
+
+@pytest.mark.req("D20", "D40", "D42", "D87")
+@pytest.mark.parametrize(
+    "message",
+    ["no bucket\0here", "cannot reach https://ada:hunter22@store", "x" * 2_000_000],
+    ids=["no text", "a secret", "megabytes"],
+)
+async def test_whatever_the_error_of_an_edition_says_it_stops_no_other_and_shows_no_secret(
+    host: Host, message: str
+) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working(watched(Raising("guide/v2.x.json", message))):
+        _, job = await project.publish("v2.1.0")
+    assert job["status"] == "completed_with_errors", job["errors"]
+    (failure,), (error,) = job["progress"]["editions_failed"], job["errors"]
+    assert failure == {"slug": "v2.x", "error": f"{error['type']}: {error['message']}"}
+    assert "hunter22" not in str(job) and len(failure["error"]) < 1_000
+
+
 @pytest.mark.req("D123", "D90", "D115", "D116", "D118", "D119")
 @pytest.mark.parametrize("mode", ["pointer", "copy"])  # the edge fails, or the object store
 async def test_a_build_all_of_whose_editions_fail_has_failed_after_three_attempts(host: Host, mode: str) -> None:
@@ -285,6 +315,20 @@ async def test_refs_are_tracked_by_mode_and_rewrite_rules(host: Host) -> None:
         "v3.0.0": ["v3.0.0", "v3.0.x", "v3.x"],
         "v2.0.9": ["v2.0.9", "v2.0.x"],
     }
+
+
+@pytest.mark.req("D80", "D81")
+async def test_a_release_that_is_shown_leads_its_streams_also_if_its_job_has_failed_afterwards(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working(watched(Raising("__dashboard.html", "the object store is away"))):
+        build, job = await project.publish("v2.1.0")
+    assert (job["status"], (await project.build(build))["status"]) == ("failed", "failed")
+    assert "v2.1.0" in await project.page("v/v2.x/")
+    async with host.working():
+        _, job = await project.publish("v2.0.9")
+    assert sorted(job["progress"]["editions_completed"]) == ["v2.0.9", "v2.0.x"]
+    assert "v2.1.0" in await project.page("v/v2.x/")
 
 
 @pytest.mark.req("D81", "D82")

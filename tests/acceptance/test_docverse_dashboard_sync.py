@@ -10,6 +10,7 @@ from docverse_upkeep import FailingStore, GitHub, Repository, Together, attempts
 
 from databases import Postgres
 from examples.docverse import rendering
+from examples.docverse.git_refs import GitRepositories
 
 FOREVER = "{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -181,6 +182,7 @@ async def test_a_signed_body_that_is_no_push_is_refused(host: Host, body: bytes,
         ({"404_html": f"{{% for a in range(99999) %}}{FOREVER}{{% endfor %}}"}, "took over 1 s"),
         ({"dashboard_html": "{{ 'x' * 5_000_000 }}"}, "over 4,000,000 bytes"),
         ({"dashboard_html": "{{ ('x' * 10 ** 10) | length }}"}, "MemoryError"),
+        ({"dashboard_html": "{{ '\\ud800' }}"}, "UnicodeEncodeError"),
     ],
 )
 async def test_a_template_that_cannot_be_rendered_changes_no_dashboard(
@@ -197,6 +199,25 @@ async def test_a_template_that_cannot_be_rendered_changes_no_dashboard(
         assert ended["status"] == "failed" and reported in json.dumps(ended["errors"])
         assert await attempts(host, ended) == 1, "trying again would not help"
         assert await guide.page("v/") == "<h1>first guide</h1>"
+
+
+async def test_a_folder_that_is_no_template_is_refused_before_its_files_are_read(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+    git = GitRepositories._git
+
+    async def noted(self: GitRepositories, repository: str, *command: str) -> bytes:
+        commands.append(command[0])
+        return await git(self, repository, *command)
+
+    monkeypatch.setattr(GitRepositories, "_git", noted)
+    theme, _ = await templated(host, "guide")
+    theme.commit(**{f"page{number}_html": "x" for number in range(100)})
+    async with host.working():
+        job = await track(host)
+    assert (job["status"], "has 101 files" in json.dumps(job["errors"])) == ("failed", True)
+    assert commands == ["for-each-ref", "ls-tree"]
 
 
 @pytest.mark.parametrize(

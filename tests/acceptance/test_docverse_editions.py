@@ -3,13 +3,15 @@
 import ast
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from docverse import Host, HostedProject, Json, until
-from docverse_parts import Held, Log, PlainJob, watched
+from docverse_parts import Held, Log, PlainJob, Window, watched
 
 import examples.docverse.services
 from examples.docverse.database import Database
@@ -187,6 +189,28 @@ async def test_a_second_attempt_of_a_rollback_does_not_undo_a_build_that_came_me
     assert await project.history("__main") == history
 
 
+@pytest.mark.req("D49", "D93")
+async def test_of_two_assignments_the_later_one_stays_in_whatever_order_they_are_done(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working():
+        one, _ = await project.publish("main", {"index.html": "one"})
+        other, _ = await project.publish("main", {"index.html": "other"})
+        await project.publish("main", {"index.html": "newest"})
+    edition, first, _ = await _rows(host.services, project, other)
+    _, second, _ = await _rows(host.services, project, one)
+    earlier, later = PlainJob(), PlainJob()
+    earlier.id, later.id = host.jobs.new_id(), host.jobs.new_id()
+    await host.services.edition_update.editions(edition.id, second.id, later)
+
+    progress = await host.services.edition_update.editions(edition.id, first.id, earlier)  # it had to be tried again
+
+    assert await project.page() == "one" and (await project.edition("__main"))["build"] == one
+    skipped = {"slug": "__main", "reason": f"superseded by build {one}"}
+    assert (progress["editions_completed"], progress["editions_skipped"]) == ([], [skipped])
+    assert f"skipped __main: superseded by build {one}" in earlier.log
+
+
 @pytest.mark.req("D49", "D93", "D70")
 async def test_a_rollback_waits_for_the_build_that_is_being_published(host: Host) -> None:
     await host.add_org()
@@ -256,6 +280,38 @@ async def test_metadata_of_editions_is_written_in_parallel(host: Host) -> None:
     assert sum(line.startswith("put __editions/") for line in log) == 4
 
 
+class OneFails(Window):
+    """Fails the metadata of the main edition while that of another one is being written."""
+
+    def __init__(self) -> None:
+        self._other, self._failed = asyncio.Event(), asyncio.Event()
+
+    async def before(self, operation: str, key: str) -> None:
+        if (operation, key.rpartition("/")[2]) == ("put", "__main.json"):
+            await self._other.wait()
+            self._failed.set()
+            raise OSError("the object store is away")
+        if (operation, key.rpartition("/")[2]) == ("put", "v1.x.json"):
+            self._other.set()
+            await self._failed.wait()
+            for _ in range(100):  # turns of the event loop, in which the error is on its way
+                await asyncio.sleep(0)
+
+
+@pytest.mark.req("D50", "D65")
+async def test_a_render_that_fails_leaves_no_write_behind(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    async with host.working():
+        await project.publish("v1.0.0")
+    job = PlainJob()
+    async with watched(OneFails())(host.config, lambda connection: None) as services:
+        owner = await services.hosting.project("rubin", "guide")
+        with pytest.raises(OSError, match="is away"):
+            await services.dashboards.render(owner, job)
+        assert job.held == [], "its locks would be released while it writes"
+
+
 @pytest.mark.req("D63", "D50")
 async def test_an_older_build_does_not_take_the_place_of_one_whose_worker_died_halfway(host: Host) -> None:
     await host.add_org()
@@ -269,8 +325,9 @@ async def test_an_older_build_does_not_take_the_place_of_one_whose_worker_died_h
         dying.cancel()  # the edge shows the newer build, and the database does not know it
         await asyncio.gather(dying, return_exceptions=True)
         _, build, _ = await _rows(services, project, older)
-        assert await _editions(services).update(edition, build, owner, PlainJob()) is True
-        assert await _editions(services).superseded_by(edition) == newer
+        gave_way: list[str] = []
+        assert await _editions(services).update(edition, build, owner, PlainJob(), on_skip=gave_way.append) is True
+        assert gave_way == [newer]
     assert "older" not in await project.page()
 
 
@@ -317,6 +374,36 @@ async def test_an_update_whose_edition_was_changed_since_it_was_read_writes_noth
         with pytest.raises(NewerBuild, match="changed by another job"):
             await _editions(services).update(edition, build, owner, PlainJob())
     assert log == []
+
+
+class Aftermath(PlainJob):
+    """Calls something as soon as the lock of an edition is released."""
+
+    def __init__(self, after: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._after = after
+
+    @asynccontextmanager
+    async def _lock(self, namespace: str, key: int) -> AsyncIterator[None]:
+        async with super()._lock(namespace, key):
+            yield
+        if namespace == "edition":
+            await self._after()
+
+
+@pytest.mark.req("D48", "D62")
+async def test_a_skip_names_the_build_it_gave_way_to_whatever_becomes_of_the_edition_afterwards(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    older, newer = await project.upload("main"), await project.upload("main")
+    async with host.working():
+        await host.ended(await project.signal(newer))
+    _, build, _ = await _rows(host.services, project, older)
+    forget = "update docverse.edition set build_id = null, publishing_build_id = null"
+    job = Aftermath(lambda: host.services.database.source.execute(forget))
+    progress = await host.services.build_processing.editions(build.id, ["__main"], job)
+    skipped = {"slug": "__main", "reason": f"superseded by build {newer}"}
+    assert (progress["editions_skipped"], progress["editions_failed"]) == ([skipped], [])
 
 
 @pytest.mark.req("D58")

@@ -1,6 +1,7 @@
 """git_ref_audit, purgatory_cleanup and credential_reencrypt, over all organizations."""
 
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -145,6 +146,32 @@ async def test_a_repository_that_cannot_be_read_deletes_nothing_and_stops_no_oth
             assert await project.page("v/branch/") == "still here"
 
 
+@pytest.mark.req("D99", "D100")
+async def test_an_edition_that_cannot_be_deleted_keeps_no_other_from_being_audited(host: Host) -> None:
+    await host.add_org()
+    await rule(host, "ref_deleted", action="delete")
+    async with host.working():
+        repository, guide = await tracked(host, "gone-1", "gone-2")
+        repository.git("branch", "--delete", "--force", "gone-1", "gone-2")
+        host.edge.refused.add("rubin/guide/gone-1.json")
+        job = await run(host, "git_ref_audit")
+        assert job["status"] == "failed" and "gone-1" in str(job["errors"])
+        await guide.edition("gone-1")
+        await host.call("GET", f"{guide.path}/editions/gone-2", 404)
+
+
+@pytest.mark.req("D99")
+async def test_a_ref_whose_name_is_not_utf8_keeps_no_other_from_being_audited(host: Host) -> None:
+    await host.add_org()
+    await rule(host, "ref_deleted", action="delete")
+    async with host.working():
+        repository, _ = await tracked(host, "gone")
+        repository.git("update-ref", os.fsdecode(b"refs/heads/caf\xe9"), "main")
+        repository.git("branch", "--delete", "--force", "gone")
+        job = await run(host, "git_ref_audit")
+    assert (await result_of(host, job))["rubin/guide"]["deleted"] == ["gone"]
+
+
 async def condemned(host: Host, org: str, *ages: int) -> None:
     await host.add_org(org)
     (org_id,) = sql(host, "select id from docverse.organization where slug = %s", org)[0]
@@ -196,6 +223,29 @@ async def test_content_that_a_dead_worker_did_not_move_is_not_forgotten(host: Ho
         cleaned = await run(host, "purgatory_cleanup")
         assert (await result_of(host, cleaned))["objects"] == {"rubin": 1}
     assert [path for path in host.config.objects.rglob("*.html") if "site" not in path.parts] == []
+
+
+@pytest.mark.req("D101")
+async def test_content_that_cannot_be_deleted_is_not_forgotten_and_keeps_no_other_from_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await condemned(host, "rubin", 31, 32, 33)
+    unlink = os.unlink
+
+    def refuse(path: Any, **given: Any) -> None:
+        if path == "b.html" and "rubin/0" in str(Path(f"/proc/self/fd/{given['dir_fd']}").readlink()):
+            raise PermissionError(13, "Permission denied")
+        unlink(path, **given)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    org = await host.services.hosting.org("rubin")
+    with pytest.raises(PermissionError):
+        await host.services.purgatory.clean(org, batch=1)
+    assert sql(host, "select object_prefix from docverse.purgatory") == [("purgatory/rubin/0",)]
+    monkeypatch.undo()
+    await host.services.purgatory.clean(org)
+    assert sql(host, "select object_prefix from docverse.purgatory") == []
+    assert await host.services.objects.objects("purgatory") == []
 
 
 @pytest.mark.req("D101")

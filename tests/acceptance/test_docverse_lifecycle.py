@@ -81,6 +81,27 @@ async def test_stale_drafts_and_orphan_builds_go_to_purgatory(host: Host, mode: 
         assert again["status"] == "completed" and await guide.page("v/tickets-1/") == "back"
 
 
+@pytest.mark.req("D97", "D98", "D120")
+async def test_what_cannot_be_deleted_keeps_nothing_behind_it_from_being_deleted(host: Host) -> None:
+    await host.add_org()
+    await rule(host, "draft_inactivity", older_than_days=30)
+    await rule(host, "build_orphan", older_than_days=10)
+    guide = await host.add_project()
+    async with host.working():
+        for slug in ("a-draft", "b-draft"):
+            await guide.publish(slug)
+            age(host, slug, 31)
+        orphan = await guide.upload("main")
+        sql(host, "update docverse.build set date_created = date_created - interval '11 days' where git_ref = 'main'")
+        host.edge.refused.add("rubin/guide/a-draft.json")
+        job = await run(host, "lifecycle_eval")
+        assert "a-draft" in str(job["errors"]) and job["status"] == "failed"
+        await guide.edition("a-draft")
+        await host.call("GET", f"{guide.path}/editions/b-draft", 404)
+        await host.call("GET", f"{guide.path}/builds/{orphan}", 404)
+        assert "b-draft" not in await guide.page("v/")
+
+
 @pytest.mark.req("D97")
 async def test_a_projects_rule_replaces_that_of_its_organization(host: Host) -> None:
     await host.add_org()

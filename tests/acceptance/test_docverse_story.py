@@ -117,20 +117,17 @@ def test_a_port_that_is_taken_is_reported_in_a_line(postgres18: Postgres) -> Non
 def _serving(
     *options: str, preexec: Callable[[], object] | None = None
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """`--serve` on a free port, when it says where its pages are."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """`--serve` on free ports, when it says where its pages are."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "examples.docverse", "--serve", "--port", str(port), *options],
+        [sys.executable, "-m", "examples.docverse", "--serve", "--port", "0", *options],
         cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=preexec,
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("Open http"):
-                break
-        yield process, f"http://127.0.0.1:{port}"
+        opened = next((line for line in process.stdout if line.startswith("Open http")), None)
+        assert opened is not None, process.communicate()
+        yield process, re.findall(r"Open (http://[^/]+)/", opened)[0]
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -100,18 +100,19 @@ class BuildProcessing:
         self, edition: Edition, build: Build, project: Project, job: Job, progress: EditionsProgress
     ) -> None:
         slug = edition.slug
+
+        def mark_skipped(newer: str) -> None:
+            reason = f"superseded by build {newer}"
+            job.mark_edition_skipped(slug, reason)
+            progress["editions_skipped"].append({"slug": slug, "reason": reason})
+
         try:
-            skipped = await self._editions.update(edition, build, project, job)
-            if skipped:
-                reason = f"superseded by build {await self._editions.superseded_by(edition)}"
-                job.mark_edition_skipped(slug, reason)
-                progress["editions_skipped"].append({"slug": slug, "reason": reason})
-            else:
+            if not await self._editions.update(edition, build, project, job, on_skip=mark_skipped):
                 job.mark_edition_completed(slug)
                 progress["editions_completed"].append(slug)
         except Exception as error:
-            if job.mark_edition_failed(slug, error):
-                progress["editions_failed"].append({"slug": slug, "error": f"{type(error).__name__}: {error}"})
+            if (text := job.mark_edition_failed(slug, error)) is not None:
+                progress["editions_failed"].append({"slug": slug, "error": text})
             raise
 
     async def _read(self, build_id: int) -> tuple[Build, Project]:

@@ -37,6 +37,9 @@ class Credentials:
         self._database = database
         self._encryptor = encryptor
 
+    def within(self, transaction: Database) -> "Credentials":
+        return Credentials(transaction, self._encryptor)
+
     async def put(self, org_id: int, label: str, plaintext: str) -> None:
         await self._database.run("put_credential", org_id, label, self._encryptor.encrypt(plaintext))
 

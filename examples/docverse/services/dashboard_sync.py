@@ -1,5 +1,6 @@
 """Dashboard sync: a template repository has changed, so its files are copied and dashboards rendered again."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,14 +102,16 @@ class DashboardSync:
                 raise TemplateRefused(f"{template['repository']} has no branch or tag {template['git_ref']}")
             files = await self._repositories.files(template["repository"], commit, template["path"])
             check_files(files)
+            contents = {file.path: await self._repositories.read(template["repository"], file) for file in files}
+            await asyncio.to_thread(check_syntax, contents)
             try:
-                await try_out({file.path: file.data.decode() for file in files if file.path in NAMES})
+                await try_out({path: data.decode() for path, data in contents.items() if path in NAMES})
             except TemplateFailed as error:
                 raise TemplateRefused(str(error)) from None
             job.message(f"Copying {len(files):,} files of {template['repository']} at {commit[:12]}")
             prefix = template_prefix(org.slug, template["project_slug"], commit)
-            for file in files:
-                await self._objects.put(f"{prefix}/{file.path}", file.data)
+            for path, data in contents.items():
+                await self._objects.put(f"{prefix}/{path}", data)
             await self._database.run("template_synced", template_id, commit, prefix)
             return commit
 
@@ -131,7 +134,7 @@ class DashboardSync:
 
 
 def check_files(files: list[GitFile]) -> None:
-    """Refuses what cannot be a template before anything is written."""
+    """Refuses what cannot be a template before any of it is read."""
     if not any(file.path.endswith(".html") for file in files):
         raise TemplateRefused("the folder has no template, such as dashboard.html or 404.html")
     if len(files) > MOST_FILES:
@@ -139,13 +142,21 @@ def check_files(files: list[GitFile]) -> None:
             f"the folder has {len(files):,} files, over {MOST_FILES}: keep templates in one of their own"
         )
     for file in files:
-        if len(file.data) > LARGEST_FILE:
+        if file.size > LARGEST_FILE:
             raise TemplateRefused(f"{file.path} has over {LARGEST_FILE:,} bytes")
         try:
             check_key(file.path)
-            if file.path.endswith(".html"):
-                SandboxedEnvironment().parse(file.data.decode())
-        except (BadKey, UnicodeDecodeError) as error:
+        except BadKey as error:
             raise TemplateRefused(f"{file.path}: {error}") from None
+
+
+def check_syntax(contents: dict[str, bytes]) -> None:
+    """Refuses templates that cannot be parsed before anything is written."""
+    for path, data in contents.items():
+        try:
+            if path.endswith(".html"):
+                SandboxedEnvironment().parse(data.decode())
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise TemplateRefused(f"{path}: {error}") from None
         except TemplateSyntaxError as error:
-            raise TemplateRefused(f"{file.path}, line {error.lineno}: {error.message}") from None
+            raise TemplateRefused(f"{path}, line {error.lineno}: {error.message}") from None

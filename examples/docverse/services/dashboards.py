@@ -76,7 +76,11 @@ class DashboardService:
             edge = await self._edges.of(project.org)
             await edge.purge(f"{project.slug}/__dashboard.html")
             await edge.purge(f"{project.slug}/__switcher.json")
-        await asyncio.gather(*(self._write_metadata(row["id"], project, job) for row in rows))
+        # All of them have ended before an error goes on: the end of the attempt releases the locks of those that write.
+        writes = (self._write_metadata(row["id"], project, job) for row in rows)
+        for ended in await asyncio.gather(*writes, return_exceptions=True):
+            if ended is not None:
+                raise ended
         await self._database.run("dashboard_rendered", project.id, due)
 
     async def _write_metadata(self, edition_id: int, project: Project, job: Job) -> None:

@@ -8,6 +8,7 @@ from examples.docverse.layout import pointer_key, purgatory_prefix
 from examples.docverse.ports import Job, ObjectStore
 from examples.docverse.records import Build, Edition, Project
 from examples.docverse.services.edges import Edges
+from examples.docverse.services.failures import Failures
 
 
 class DeletionService:
@@ -45,12 +46,14 @@ class DeletionService:
         await self._move(None, build.id)
         return True
 
-    async def finish(self, org_id: int) -> int:
+    async def finish(self, org_id: int, failures: Failures) -> int:
         """Moves the content of builds whose worker died before it did; the number of them."""
-        rows = await self._database.all("unmoved_builds", org_id)
-        for row in rows:
-            await self._move(None, row["build_id"])
-        return len(rows)
+        moved = 0
+        for row in await self._database.all("unmoved_builds", org_id):
+            with failures.kept():
+                await self._move(None, row["build_id"])
+                moved += 1
+        return moved
 
     async def _condemn(
         self, project: Project, edition: int | None, build: int | None, prefix: str, reason: str, job: UUID

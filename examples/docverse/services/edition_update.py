@@ -22,19 +22,23 @@ class EditionUpdate:
         build = records.build(await self._database.one("build_by_id", assigned_build_id))
         project = records.project(await self._database.one("project_by_id", edition.project_id))
         job.start_editions_phase([edition.slug])
+        progress = EditionsProgress(
+            editions_total=1, editions_completed=[], editions_skipped=[], editions_failed=[], editions_in_progress=[]
+        )
+
+        def mark_skipped(later: str) -> None:
+            reason = f"superseded by build {later}"
+            job.mark_edition_skipped(edition.slug, reason)
+            progress["editions_skipped"].append({"slug": edition.slug, "reason": reason})
+
         try:
-            await self._editions.update(edition, build, project, job, assigned=True)
-            job.mark_edition_completed(edition.slug)
+            if not await self._editions.update(edition, build, project, job, assigned=True, on_skip=mark_skipped):
+                job.mark_edition_completed(edition.slug)
+                progress["editions_completed"].append(edition.slug)
         except Exception as error:
             job.mark_edition_failed(edition.slug, error)
             raise
-        return EditionsProgress(
-            editions_total=1,
-            editions_completed=[edition.slug],
-            editions_skipped=[],
-            editions_failed=[],
-            editions_in_progress=[],
-        )
+        return progress
 
     async def dashboard(self, edition_id: int, job: Job) -> None:
         row = await self._database.one("edition_by_id", edition_id)

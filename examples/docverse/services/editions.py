@@ -1,5 +1,7 @@
 """Editions: one is pointed to a build, under its lock, and never to an older one unless an admin says so."""
 
+from collections.abc import Callable
+
 from examples.docverse import public_ids
 from examples.docverse.database import Database
 from examples.docverse.layout import pointer_key
@@ -25,31 +27,40 @@ class EditionService:
         self._metadata = metadata
 
     async def update(
-        self, edition: Edition, build: Build, project: Project, job: Job, *, assigned: bool = False
+        self,
+        edition: Edition,
+        build: Build,
+        project: Project,
+        job: Job,
+        *,
+        assigned: bool = False,
+        on_skip: Callable[[str], None] = lambda newer: None,
     ) -> bool:
         """Points the edition to the build; True if it was skipped, because the edition has a newer one.
 
-        A build that an admin has `assigned` is applied even if it is older.
+        `on_skip` gets the id of the newer one, which may not be the edition's any more when the lock is released. A
+        build that an admin has `assigned` is applied even if it is older, unless another one was assigned later.
         """
         async with job.lock("edition", edition.id):
             current = await self._database.one("current_build", edition.id)
             if current is None:
                 raise EditionGone(f"edition {edition.slug} was deleted")
             if not assigned and current["date_created"] is not None and current["date_created"] > build.date_created:
+                on_skip(public_ids.spell(current["public_id"]))
                 return True
             done = current["build_id"] == build.id and current["publishing_build_id"] is None
-            if assigned:  # a newer build may have come since an earlier attempt, and stays
+            if assigned:
+                later = await self._database.value("assigned_later", edition.id, job.id)
+                if later is not None:
+                    on_skip(public_ids.spell(later))
+                    return True
+                # A newer build may have come since an earlier attempt, and stays.
                 done = await self._database.value("assigned_before", edition.id, build.id, job.id)
             if not done:
                 await self._publish(edition, build, project, current["build_id"], job, assigned=assigned)
             # Else an earlier attempt of this job has published it, and perhaps died before it wrote the metadata.
             await self._metadata.write(edition.id, project)
             return False
-
-    async def superseded_by(self, edition: Edition) -> str:
-        """The build that an update gave way to."""
-        current = await self._database.one("current_build", edition.id)
-        return "of a deleted edition" if current is None else public_ids.spell(current["public_id"])
 
     async def _publish(
         self, edition: Edition, build: Build, project: Project, shown: int | None, job: Job, *, assigned: bool

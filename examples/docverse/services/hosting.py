@@ -81,11 +81,12 @@ class HostingService:
     async def add_org(
         self, slug: str, title: str, publishing_mode: str, rules: list[dict[str, Any]], edge_token: str
     ) -> Org:
-        row = await self._database.one("add_org", check_slug(slug), title, publishing_mode, check_rules(rules))
-        if row is None:
-            raise Conflict(f"there is an organization {slug} already")
-        org = records.org(row)
-        await self._credentials.put(org.id, "edge", edge_token)
+        async with self._database.transaction() as transaction:
+            row = await transaction.one("add_org", check_slug(slug), title, publishing_mode, check_rules(rules))
+            if row is None:
+                raise Conflict(f"there is an organization {slug} already")
+            org = records.org(row)
+            await self._credentials.within(transaction).put(org.id, "edge", edge_token)
         return org
 
     async def org(self, slug: str) -> Org:
@@ -103,12 +104,13 @@ class HostingService:
         self, org: Org, slug: str, title: str, source_repository: str | None, default_ref: str
     ) -> Project:
         repository = None if source_repository is None else check_repository(source_repository)
-        project_id = await self._database.value(
-            "add_project", org.id, check_slug(slug), title, repository, check_ref(default_ref)
-        )
-        if project_id is None:
-            raise Conflict(f"there is a project {slug} already")
-        await self._database.run("add_edition", project_id, MAIN, title, "main", "main", {})
+        async with self._database.transaction() as transaction:
+            project_id = await transaction.value(
+                "add_project", org.id, check_slug(slug), title, repository, check_ref(default_ref)
+            )
+            if project_id is None:
+                raise Conflict(f"there is a project {slug} already")
+            await transaction.run("add_edition", project_id, MAIN, title, "main", "main", {})
         return await self.project(org.slug, slug)
 
     async def project(self, org: str, slug: str) -> Project:

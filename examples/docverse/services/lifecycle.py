@@ -9,6 +9,7 @@ from examples.docverse.ports import Job
 from examples.docverse.records import Edition, Org, Project
 from examples.docverse.services.dashboards import DashboardService
 from examples.docverse.services.deletion import DeletionService
+from examples.docverse.services.failures import Failures
 from examples.docverse.services.hosting import Refused
 
 RULES = ("draft_inactivity", "build_orphan", "ref_deleted")
@@ -57,17 +58,22 @@ class LifecycleService:
 
     async def evaluate(self, org: Org, job: Job) -> dict[str, int]:
         """Soft-deletes what the rules of an organization match; how many of each."""
-        finished = await self._deletion.finish(org.id)
+        failures = Failures(job)
+        finished = await self._deletion.finish(org.id, failures)
         drafts = 0
         for row in await self._database.all("stale_drafts", org.id, None):
-            drafts += await self._delete_draft(org, row["id"], job)
+            with failures.kept():
+                drafts += await self._delete_draft(org, row["id"], job)
         builds = 0
         for row in await self._database.all("orphan_builds", org.id, None):
-            build = records.build(await self._database.one("build_by_id", row["id"]))
-            project = await self._deletion.project_of(build.project_id)
-            builds += await self._deletion.delete_build(build, project, "build_orphan", job)
+            with failures.kept():
+                build = records.build(await self._database.one("build_by_id", row["id"]))
+                project = await self._deletion.project_of(build.project_id)
+                builds += await self._deletion.delete_build(build, project, "build_orphan", job)
         for row in await self._database.all("due_dashboards", org.id):
-            await self._dashboards.render(await self._deletion.project_of(row["id"]), job)
+            with failures.kept():
+                await self._dashboards.render(await self._deletion.project_of(row["id"]), job)
+        failures.raise_first()
         return {"drafts": drafts, "builds": builds, "finished": finished}
 
     async def _delete_draft(self, org: Org, edition_id: int, job: Job) -> bool:

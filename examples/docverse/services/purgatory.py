@@ -5,6 +5,7 @@ from datetime import timedelta
 from examples.docverse.database import Database
 from examples.docverse.ports import ObjectStore
 from examples.docverse.records import Org
+from examples.docverse.services.failures import Failures
 
 BATCH = 100
 
@@ -23,9 +24,14 @@ class PurgatoryService:
         A row is forgotten after its objects are gone: a worker that dies in between deletes nothing twice, and leaves
         nothing that no row names.
         """
-        deleted = 0
-        while rows := await self._database.all("expired_purgatory", org.id, batch):
+        deleted, after, failures = 0, 0, Failures()
+        while rows := await self._database.all("expired_purgatory", org.id, batch, after):
+            gone = []
             for row in rows:
-                deleted += await self._objects.delete_prefix(row["object_prefix"])
-            await self._database.run("forget_purgatory", [row["id"] for row in rows])
+                with failures.kept():
+                    deleted += await self._objects.delete_prefix(row["object_prefix"])
+                    gone.append(row["id"])
+            await self._database.run("forget_purgatory", gone)
+            after = rows[-1]["id"]
+        failures.raise_first()
         return deleted

@@ -9,6 +9,7 @@ from examples.docverse.ports import Job
 from examples.docverse.records import Project
 from examples.docverse.services.dashboards import DashboardService
 from examples.docverse.services.deletion import DeletionService
+from examples.docverse.services.failures import Failures
 
 
 class RefAudit:
@@ -36,11 +37,14 @@ class RefAudit:
             # More likely a repository that is broken or was made anew than one whose every ref was deleted.
             raise GitError(f"{project.source_repository} has no branch and no tag; nothing is flagged or deleted")
         found: dict[str, list[str]] = {"flagged": [], "cleared": [], "deleted": []}
+        failures = Failures(job)
         for row in await self._database.all("audited_editions", project.id, None):
             if verdict := _verdict(row, refs):
-                await self._apply(verdict, row, refs, project, job, found)
+                with failures.kept():
+                    await self._apply(verdict, row, refs, project, job, found)
         if await self._database.value("dashboard_due", project.id) is not None:
             await self._dashboards.render(project, job)
+        failures.raise_first()
         return found
 
     async def _apply(

@@ -62,5 +62,7 @@ select key, content_hash, content_type, size from docverse.build_object where bu
 select distinct b.git_ref
 from docverse.build b, docverse.build own
 where own.id = $1 and b.project_id = own.project_id and b.id <> own.id and b.date_created < own.date_created
-  and docverse.build_status(b.status, b.queue_job) not in ('pending', 'failed') and b.date_deleted is null
+  and (docverse.build_status(b.status, b.queue_job) not in ('pending', 'failed')
+       or exists (select from docverse.edition e where e.build_id = b.id and e.date_deleted is null))
+  and b.date_deleted is null
   and b.git_ref ~ '^v?[0-9]+\.[0-9]+\.[0-9]+$';

@@ -49,6 +49,11 @@ on conflict (edition_id, build_id, queue_job) do nothing;
 -- name: assigned_before
 select exists (select from docverse.edition_build_history where edition_id = $1 and build_id = $2 and queue_job = $3);
 
+-- name: assigned_later
+-- The build of an assignment that was asked for after this job's: ids of jobs are in the order of their enqueueing.
+select b.public_id from docverse.edition_build_history h join docverse.build b on b.id = h.build_id
+where h.edition_id = $1 and h.reason = 'assigned' and h.queue_job > $2 order by h.queue_job desc limit 1;
+
 -- name: history
 select h.id, b.public_id, b.git_ref, h.reason, h.queue_job, h.date_created
 from docverse.edition_build_history h join docverse.build b on b.id = h.build_id

@@ -111,7 +111,9 @@ class DirectoryObjectStore:
     def _delete_prefix(self, prefix: str) -> int:
         path = self._path(prefix.rstrip("/"))
         number = sum(1 for below in path.rglob("*") if below.is_file())
-        shutil.rmtree(path, ignore_errors=True)
+        while path.exists():
+            with suppress(FileNotFoundError):  # deleted by another process at the same time
+                shutil.rmtree(path)
         return number
 
     def _path(self, key: str) -> Path:

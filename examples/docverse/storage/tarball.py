@@ -51,7 +51,9 @@ def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
             counted = _Counted(unzipped, packed, limits)
             # A stream: sizes in headers are not believed, because what is read is counted.
             with tarfile.open(fileobj=counted, mode="r|") as archive:  # type: ignore[call-overload]
-                for member in archive:
+                for number, member in enumerate(archive, 1):
+                    if number > limits.objects:
+                        raise BadTarball(f"the tarball has over {limits.objects:,} files and folders: publish fewer")
                     if member.isdir():
                         _check_name(member.name.rstrip("/"), folder=True)
                         continue
@@ -70,12 +72,17 @@ def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
                         raise BadTarball(f"{name!r} is in the tarball as a file and as a folder")
                     names.add(name)
                     folders |= above
-                    if len(names) > limits.objects:
-                        raise BadTarball(f"the tarball has over {limits.objects:,} files: publish fewer")
                     body = archive.extractfile(member)
                     assert body is not None
                     yield name, body
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+                # To the end, where the checksum is.
+                counted.drain()
+                # tarfile ends in silence at a header that it cannot read, and where a second tarball begins.
+                if counted.content > archive.offset:
+                    raise BadTarball("the tarball goes on after its end: pack all files at once with `tar -czf`")
+    except BadTarball:
+        raise
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise BadTarball(f"this is not a whole .tar.gz ({error}): pack it again with `tar -czf`") from error
 
 
@@ -90,9 +97,10 @@ def _check_name(name: str, *, folder: bool = False) -> str:
 
 
 class _Counted:
-    """Reads on until the tarball has unpacked to more than it may."""
+    """Reads on until the tarball has unpacked to more than it may; behind `content` bytes there are only zeros."""
 
     def __init__(self, source: gzip.GzipFile, packed: int, limits: Limits) -> None:
+        self.content = 0
         self._source = source
         self._read = 0
         self._empty = 0
@@ -102,6 +110,8 @@ class _Counted:
 
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(size)
+        if found := data.rstrip(b"\0"):
+            self.content = self._read + len(found)
         self._read += len(data)
         self._empty += not data
         if self._empty > EMPTY_READS:
@@ -111,3 +121,7 @@ class _Counted:
         if self._read > self._most:
             raise BadTarball(f"the tarball unpacks to over {self._most // MEBIBYTE:,} MiB: publish less")
         return data
+
+    def drain(self) -> None:
+        while self.read(MEBIBYTE):
+            pass
