@@ -12,7 +12,9 @@ const turns = new Map(); // by id: which look at it was asked last
 let asked = 0;
 
 async function call(path, options) {
-  const response = await fetch(path, options);
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("the server does not answer; is it still running?");
+  });
   const body = await response.json();
   if (!response.ok) throw new Error(typeof body.detail === "string" ? body.detail : response.statusText);
   return body;
@@ -25,9 +27,22 @@ async function start() {
   listen(since);
 }
 
+/** After a break: the server may have been started again, with other jobs. */
+async function refresh() {
+  // What comes by events meanwhile is newer than the answer.
+  const before = [...jobs.keys()], turn = ++asked;
+  const { jobs: known } = await call("/jobs");
+  const ids = new Set(known.map((job) => job.id));
+  before.filter((id) => !ids.has(id)).forEach(remove);
+  known.filter((job) => (turns.get(job.id) ?? 0) < turn).forEach(show);
+}
+
 function listen(since) {
   const source = new EventSource(`/events?since=${encodeURIComponent(since)}`);
-  source.onopen = () => link("live", "live");
+  source.onopen = () => {
+    if (at("link").dataset.state === "lost") refresh().catch(() => {}); // it was lost again: the next time
+    link("live", "live");
+  };
   source.onerror = () => link("lost", "connection lost, trying again");
   source.addEventListener("progress", (event) => progressed(JSON.parse(event.data)));
   source.addEventListener("deleted", (event) => remove(JSON.parse(event.data).job_id));

@@ -24,9 +24,10 @@ class ClaimableJob:
         return QueueRecord.of(found)
 
     async def claim_for_processing(self, worker_id: str) -> bool:
-        """Claims it for five minutes, by SKIP LOCKED on Postgres; False if another worker was faster."""
-        self._claim = await self._app.claim(self._job, worker_id)
-        return self._claim is not None
+        """Claims it for five minutes, by SKIP LOCKED on Postgres; False if it is claimed, by another worker or here."""
+        claim = await self._app.claim(self._job, worker_id)
+        self._claim = claim or self._claim
+        return claim is not None
 
     async def mark_completed(self, result: Any = None) -> None:
         await self._held().complete(result)

@@ -21,6 +21,8 @@ TABLES = (
     "appointments",
     "messages",
     "clients",
+    "connections",
+    "calendars",
     "users",
 )
 Row = dict[str, Any]

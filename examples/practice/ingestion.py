@@ -6,6 +6,7 @@ import email.policy
 import email.utils
 import mailbox
 from typing import Any
+from urllib.parse import quote
 
 from dutiful import Context, Fail, Inject
 from examples.practice.firms import Firm
@@ -21,7 +22,9 @@ async def email_ingestion_fetch(
 ) -> dict[str, Any]:
     """Fetches a message from the mail server, unchanged."""
     scope = platform.scope(ctx)
-    answer = await platform.http.get(f"{platform.addresses.mail}/{connection_id}/{external_message_id}")
+    scope.get("connection", id=connection_id)  # of this firm: the mail server knows no firms
+    name = quote(external_message_id, safe="")  # one step of the path, also with a slash in it
+    answer = await platform.http.get(f"{platform.addresses.mail}/{connection_id}/{name}")
     answer.raise_for_status()  # 429 is rate_limited with a time to retry, 5xx transient, 404 non_retryable
     known = {"connection_id": connection_id, "external_id": external_message_id}
     if scope.firm.one("message", **known) is None:

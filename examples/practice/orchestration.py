@@ -8,7 +8,7 @@ from typing import Any
 
 from dutiful import Context, Inject
 from examples.practice.firms import Row
-from examples.practice.platform import FirmScope, Platform
+from examples.practice.platform import FirmScope, NotThere, Platform
 
 Step = Callable[[FirmScope, Row], Awaitable[None]]
 
@@ -18,6 +18,8 @@ async def orchestration_step_execute(
 ) -> dict[str, Any]:
     scope = platform.scope(ctx)
     execution = scope.get("execution", id=execution_id)
+    if not 0 <= step < len(ONBOARDING):
+        raise NotThere(f"execution {execution_id} has no step {step}: the first is 0, the last {len(ONBOARDING) - 1}")
     if execution["done"] <= step:
         await ONBOARDING[step](scope, scope.get("client", id=execution["client_id"]))
         scope.firm.run("step_done", id=execution_id, step=step)

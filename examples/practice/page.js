@@ -9,6 +9,7 @@ const DESKS = {
   viewer: " · jobs and dead letters are for managers who are staff",
 };
 const find = (selector, within = document) => within.querySelector(selector);
+const GREETING = find("#who").textContent;
 let timer = 0;
 let manages = false;
 
@@ -127,7 +128,6 @@ function newLetter(one) {
   if (one.job_type === REPAIRABLE) {
     const repair = find(".repair", made);
     repair.hidden = repair.disabled = false;
-    find("[name=notes]", made).value = "Written down by hand from the paper copy";
     find("[value=reprocess]", made).textContent = "Repair and reprocess";
   }
   find(".decide", made).addEventListener("submit", (event) => decide(event, one.dlq_id));
@@ -198,11 +198,18 @@ async function start() {
   find("#sign-in").hidden = user !== null;
   find("#desk").hidden = user === null;
   find("#sign-out").hidden = user === null;
-  if (user === null) return;
+  if (user === null) return forget();
   manages = user.role === "manager";
   find("#work").hidden = find("#review").hidden = !manages;
   find("#who").textContent = `Firm ${user.firm} · ${user.name}, ${user.role}${DESKS[user.role]}`;
   await look();
+}
+
+// Another person may sign in next, perhaps of another firm.
+function forget() {
+  find("#who").textContent = GREETING;
+  find("#problem").hidden = true;
+  for (const list of ["#messages", "#jobs", "#letters", "#trail"]) find(list).replaceChildren();
 }
 
 find("#sign-in").addEventListener("submit", async (event) => {
@@ -216,8 +223,12 @@ find("#sign-in").addEventListener("submit", async (event) => {
   }
 });
 find("#sign-out").addEventListener("click", async () => {
-  await ask("/site/session", "DELETE");
-  location.reload();
+  try {
+    await ask("/site/session", "DELETE");
+    await start();
+  } catch (error) {
+    say(error.message);
+  }
 });
 find("#write").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -31,7 +31,9 @@ async def recurrence_work_create(
     ctx: Context, engagement_id: int, period_id: int, platform: Platform = Inject("platform")
 ) -> None:
     """Creates the work of a period, once."""
-    platform.scope(ctx).firm.run("add_work", period_id=period_id)
+    scope = platform.scope(ctx)
+    scope.get("period", id=period_id)
+    scope.firm.run("add_work", period_id=period_id)
 
 
 def _months(begin: date, until: date) -> Iterator[str]:

@@ -10,6 +10,9 @@ from examples.practice.ics import Appointment
 from examples.practice.users import add_user
 
 CONNECTION, OWN_CALENDAR, CLOSED_CALENDAR = 456, 31, 32
+# The mailbox of each firm, and its calendars, of which the second one does not answer.
+MAILBOXES = {123: CONNECTION, 456: 7}
+CALENDARS = {123: (OWN_CALENDAR, CLOSED_CALENDAR), 456: (41, 42)}
 ADA, BOB, CAROL = "ada@client.example", "bob@client.example", "carol@client.example"
 # Declares parts without a boundary, and has no sender.
 POISON = b"Subject: Papers\r\nContent-Type: multipart/mixed\r\n\r\nwhere do I begin?\r\n"
@@ -52,9 +55,18 @@ def add_clients(firm: Firm) -> int:
     return int(ada["id"])
 
 
+def connect(firm: Firm) -> None:
+    """Connects its mailbox and its calendars, unless another process has done so."""
+    firm.run("add_connection", id=MAILBOXES[firm.id])
+    for calendar in CALENDARS[firm.id]:
+        firm.run("add_calendar", id=calendar)
+
+
 def create_sample_data(firms: Firms, firm_id: int) -> SampleData:
     firm, now = firms.firm(firm_id), datetime.now(UTC)
+    connect(firm)
     client = add_clients(firm)
+    own, closed = CALENDARS[firm_id]
     for age in (timedelta(hours=1), timedelta(hours=-1)):
         firm.add("add_session", expires_at=(now - age).isoformat())
     return SampleData(
@@ -65,7 +77,7 @@ def create_sample_data(firms: Firms, firm_id: int) -> SampleData:
             store_document(firm, "bill.txt", b"Invoice 7: the amount due is 30."),
             store_document(firm, "gift.txt", b"open me " + HARMFUL),
         ),
-        appointments=(_appointment(firm, OWN_CALENDAR), _appointment(firm, CLOSED_CALENDAR)),
+        appointments=(_appointment(firm, own), _appointment(firm, closed)),
         export=firm.add("add_export"),
     )
 
@@ -95,6 +107,7 @@ def add_mail_and_calendars(services: FakeServices) -> None:
         Appointment("board@there", begin, "Board; yearly"),
         Appointment("lunch@there", begin + timedelta(hours=2), "Lunch"),
     ]
-    services.close(CLOSED_CALENDAR)
+    for _, closed in CALENDARS.values():
+        services.close(closed)
     services.slow_down(f"{CONNECTION}/msg_791", 2)
     services.busy(ADA)

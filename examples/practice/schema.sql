@@ -9,6 +9,10 @@ CREATE TABLE IF NOT EXISTS users (
     is_manager INTEGER NOT NULL
 );
 
+-- The mailboxes and calendars, on servers elsewhere, that a firm has connected.
+CREATE TABLE IF NOT EXISTS connections (id INTEGER PRIMARY KEY, firm_id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS calendars (id INTEGER PRIMARY KEY, firm_id INTEGER NOT NULL);
+
 CREATE TABLE IF NOT EXISTS clients (
     id      INTEGER PRIMARY KEY,
     firm_id INTEGER NOT NULL,

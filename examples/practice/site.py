@@ -22,13 +22,13 @@ from dutiful import Dutiful
 from dutiful.web import create_app
 from examples.guarding import Guarded
 from examples.practice.audit_names import audit_name
-from examples.practice.firms import Firms
+from examples.practice.firms import Firm, Firms
 from examples.practice.ingestion import maildir
 from examples.practice.payload_validator import PayloadValidator
 from examples.practice.platform import Addresses
 from examples.practice.queue import JobQueue
 from examples.practice.record import Status, states_of, status_of
-from examples.practice.sample_data import CONNECTION, POISON, raw_mail
+from examples.practice.sample_data import POISON, raw_mail
 from examples.practice.users import COOKIE, Sessions, User
 
 HERE = Path(__file__).parent
@@ -52,6 +52,12 @@ class Letter(BaseModel):
 def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
     sessions = Sessions(firms)
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    def mailbox(firm: Firm) -> int:
+        connected = firm.one("connections")
+        if connected is None:
+            raise HTTPException(409, "the firm has no mailbox any more")
+        return int(connected["id"])
 
     def signed_in(request: Request) -> User:
         user = sessions.user(request)
@@ -85,12 +91,13 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
     async def receive(request: Request, letter: Letter) -> Json:
         """A client writes: the message waits on the mail server, and a job fetches it."""
         user, name = signed_in(request), f"msg_{app.new_id().hex[:16]}"  # in order of time
+        connection = mailbox(firms.firm(user.firm_id))
         raw = POISON if letter.damaged else raw_mail(letter.sender, letter.subject)
         async with httpx2.AsyncClient(timeout=10) as http:
-            (await http.put(f"{addresses.mail}/{CONNECTION}/{name}", content=raw)).raise_for_status()
-        key = f"email_fetch_conn_{CONNECTION}_{name}"
+            (await http.put(f"{addresses.mail}/{connection}/{name}", content=raw)).raise_for_status()
+        key = f"email_fetch_conn_{connection}_{name}"
         payload = PayloadValidator.create_payload(
-            user.firm_id, uuid4(), key, connection_id=CONNECTION, external_message_id=name
+            user.firm_id, uuid4(), key, connection_id=connection, external_message_id=name
         )
         job = await JobQueue(app, user.firm_id).create("email_ingestion_fetch", payload)
         return {"external_message_id": name, "job_id": str(job.id)}
@@ -99,10 +106,11 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
     def repair(request: Request, external_id: str, letter: Letter) -> None:
         """A person writes down by hand what a damaged message says."""
         firm = firms.firm(signed_in(request).firm_id)
-        row = firm.one("message", connection_id=CONNECTION, external_id=external_id)
+        connection = mailbox(firm)
+        row = firm.one("message", connection_id=connection, external_id=external_id)
         if row is None:
             raise HTTPException(404, f"the firm has no message {external_id:.100}")
-        maildir(firm, CONNECTION)[row["maildir_key"]] = raw_mail(letter.sender, letter.subject)
+        maildir(firm, connection)[row["maildir_key"]] = raw_mail(letter.sender, letter.subject)
 
     admin = create_app(app, authenticate=sessions.principal)
     translated = _Translated(admin)

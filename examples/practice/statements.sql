@@ -8,6 +8,21 @@ ON CONFLICT (name) DO NOTHING;
 -- name: user
 SELECT firm_id, name, password, is_staff, is_manager FROM users WHERE name = :name;
 
+-- name: add_connection
+INSERT INTO connections (id, firm_id) VALUES (:id, :firm) ON CONFLICT DO NOTHING;
+
+-- name: connections
+SELECT id FROM connections WHERE firm_id = :firm ORDER BY id;
+
+-- name: connection
+SELECT id FROM connections WHERE firm_id = :firm AND id = :id;
+
+-- name: add_calendar
+INSERT INTO calendars (id, firm_id) VALUES (:id, :firm) ON CONFLICT DO NOTHING;
+
+-- name: calendar
+SELECT id FROM calendars WHERE firm_id = :firm AND id = :id;
+
 -- name: add_client
 INSERT INTO clients (firm_id, name, address) VALUES (:firm, :name, :address)
 ON CONFLICT (firm_id, address) DO NOTHING;
@@ -62,6 +77,9 @@ INSERT INTO periods (firm_id, engagement_id, month) VALUES (:firm, :engagement_i
 
 -- name: periods
 SELECT id, month FROM periods WHERE firm_id = :firm AND engagement_id = :engagement_id ORDER BY month;
+
+-- name: period
+SELECT id FROM periods WHERE firm_id = :firm AND id = :id;
 
 -- name: add_work
 INSERT INTO works (firm_id, period_id, title)

@@ -21,8 +21,9 @@ from examples.practice.record import QueueRecord
 from examples.practice.review import Reviewed, review
 from examples.practice.sample_data import (
     ADA,
-    CLOSED_CALENDAR,
+    CALENDARS,
     CONNECTION,
+    MAILBOXES,
     OWN_CALENDAR,
     SampleData,
     add_mail_and_calendars,
@@ -77,7 +78,8 @@ class Story:
         await self._refused("12,000 bytes", HERE, **message, note="x" * 12_000)
         await self._create(HERE, "email_ingestion_fetch", KEY, **message)
         await self._refused("a key that was used", HERE, KEY, **message)
-        await self._create(THERE, "email_ingestion_fetch", KEY, connection_id=7, external_message_id="msg_1")
+        theirs: dict[str, Any] = {"connection_id": MAILBOXES[THERE], "external_message_id": "msg_1"}
+        await self._create(THERE, "email_ingestion_fetch", KEY, **theirs)
         self.say("the same key is fine for another firm")
 
     async def day(self) -> None:
@@ -86,7 +88,7 @@ class Story:
             key = f"email_fetch_conn_{CONNECTION}_{name}"
             await self._create(HERE, "email_ingestion_fetch", key, connection_id=CONNECTION, external_message_id=name)
         for firm, ours in self.samples.items():
-            calendar, engagement, execution = OWN_CALENDAR, ours.engagement, ours.execution
+            calendar, engagement, execution = CALENDARS[firm][0], ours.engagement, ours.execution
             await self._create(firm, "calendar_sync_pull", f"pull_{calendar}_monday", calendar_id=calendar)
             key = f"periods_{engagement}_to_march"
             await self._create(firm, "recurrence_period_generate", key, engagement_id=engagement, until="2026-03-31")
@@ -94,7 +96,7 @@ class Story:
                 await self._create(firm, "document_scan", f"document_scan_{document}", document_id=document)
             key = f"execution_{execution}_step_0"
             await self._create(firm, "orchestration_step_execute", key, execution_id=execution, step=0)
-        for calendar, visit in zip((OWN_CALENDAR, CLOSED_CALENDAR), self.samples[HERE].appointments, strict=True):
+        for calendar, visit in zip(CALENDARS[HERE], self.samples[HERE].appointments, strict=True):
             await self._create(
                 HERE, "calendar_sync_push", f"push_{visit}", max_attempts=2, calendar_id=calendar, appointment_id=visit
             )

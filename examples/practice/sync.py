@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from dutiful import Context, Fail, Inject
 from examples.practice import ics
@@ -15,6 +16,7 @@ class NoCalendar(Fail):
 async def calendar_sync_pull(ctx: Context, calendar_id: int, platform: Platform = Inject("platform")) -> dict[str, Any]:
     """Inserts or updates every appointment of a calendar."""
     scope = platform.scope(ctx)
+    scope.get("calendar", id=calendar_id)
     answer = await platform.http.get(f"{platform.addresses.calendars}/{calendar_id}")
     answer.raise_for_status()
     try:
@@ -38,10 +40,11 @@ async def calendar_sync_push(
 ) -> None:
     """Puts an appointment on the server; idempotent, because its uid is its address there."""
     scope = platform.scope(ctx)
+    scope.get("calendar", id=calendar_id)
     row = scope.get("appointment", id=appointment_id)
     entry = ics.Appointment(row["uid"], datetime.fromisoformat(row["starts_at"]), row["title"])
     answer = await platform.http.put(
-        f"{platform.addresses.calendars}/{calendar_id}/{row['uid']}.ics",
+        f"{platform.addresses.calendars}/{calendar_id}/{quote(row['uid'], safe='')}.ics",
         content=ics.write([entry]),
         headers={"content-type": "text/calendar"},
     )

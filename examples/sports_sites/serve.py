@@ -26,8 +26,8 @@ async def serve(console: Console, folder: Path, database_url: str, port: int) ->
             general_threads=GENERAL_THREADS,
         )
         fill(folder)
-        # A person does not want to wait for a minute until a breaker lets a probe through.
-        app = sports_app(config, database_url, schema=schema, breaker_failures=2, breaker_open_for="5s")
+        # A person does not want to wait for minutes until a breaker lets a probe through, or until the next attempt.
+        app = sports_app(config, database_url, schema=schema, breaker_failures=2, breaker_open_for="5s", retry_max="5s")
         await app.migrate()
         async with app, app.embedded(), serving(sports_site(app, config), port) as url:
             console.print(f"[bold]{url}[/] is the register: edit a site, and see what follows. Ctrl-C ends it.")

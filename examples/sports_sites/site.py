@@ -22,6 +22,7 @@ from examples.sports_sites.sites import NoSuchSite, Sites
 HERE = Path(__file__).parent
 EDITS = 5  # shown
 FOLLOWS = ("integration", "analysis", "elevation")  # of every edit, and a mail to the editor
+PATIENT = 100  # attempts of them: while a service is away, each probe of its breaker is one
 Json = dict[str, Any]
 
 
@@ -54,22 +55,24 @@ def sports_site(app: Dutiful, config: Config) -> ASGIApp:
             raise HTTPException(404, str(error)) from error
         action = f"edit-{lipas_id}-{app.new_id()}"
         for kind in FOLLOWS:
-            await jobs.enqueue(kind, {"lipas-id": lipas_id}, correlation_id=action)
+            await jobs.enqueue(kind, {"lipas-id": lipas_id}, correlation_id=action, max_attempts=PATIENT)
         mail = {"to": asked.editor, "template": "site-changed", "data": {"site": site.name}}
-        await jobs.enqueue("email", mail, correlation_id=action)
+        await jobs.enqueue("email", mail, correlation_id=action, max_attempts=PATIENT)
         return {"correlation_id": action}
 
     @api.get("/api/edits")
     async def edits() -> Response:
         """The jobs of the latest edits, as trees, the newest edit first."""
         latest = await app.jobs(kind="integration", limit=50)
-        actions = list(dict.fromkeys(job.correlation_id for job in latest if job.correlation_id.startswith("edit-")))
+        edited = {
+            job.correlation_id: job.payload["lipas-id"] for job in latest if job.correlation_id.startswith("edit-")
+        }
         operator = await app.operator("register")
-        trees = [await operator.trace.find(action) for action in actions[:EDITS]]
+        trees = [await operator.trace.find(action) for action in list(edited)[:EDITS]]
         return _json(
             [
                 {
-                    "site": int(tree.correlation_id.split("-")[1]),
+                    "site": edited[tree.correlation_id],
                     "at": tree.members[0].created_at,
                     "jobs": [_shown(member) for member in tree.tree()],
                 }

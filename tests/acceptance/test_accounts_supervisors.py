@@ -432,3 +432,24 @@ def test_the_tree_of_an_account_deletion_runs_through_the_facade(accounts: Accou
             assert accounts.ask("select accounts.is_account_anonymization_stuck(%s)", account) is True
             message = accounts.ask("select error_message from accounts.account_deletion_task_failed")
             assert message == f"the account was not anonymised after 3 attempts: account {account} is under legal hold"
+
+
+@pytest.mark.req("S85", "S86")
+def test_a_file_that_arrives_after_its_account_was_deleted_is_deleted_too(accounts: Accounts) -> None:
+    account = accounts.new_account()
+    intent = accounts.ask(
+        "insert into files.upload_intent (account_id, bucket, object_key) values (%s, 'recordings', 'late.ogg')"
+        " returning upload_intent_id",
+        account,
+    )
+    assert accounts.ask("select api.request_account_deletion(%s)", account) is None
+    accounts.run_to_the_end(accounts.worker())
+    assert accounts.ask("select count(*) from accounts.account_deletion_task_succeeded") == 1
+
+    file = accounts.ask("select files.finish_upload(%s, '{}')", intent)
+    assert accounts.ask("select files.finish_upload(%s, '{}')", intent) == file
+    accounts.run_to_the_end(accounts.worker())
+
+    assert [request["object_key"] for _, request in accounts.sent][2:] == ["late.ogg"]
+    assert accounts.ask("select metadata from files.file_metadata where file_id = %s", file) == {"deleted": True}
+    assert accounts.ask("select count(*) from files.file_deletion_task_succeeded") == 3

@@ -14,6 +14,7 @@ import pytest
 
 from examples.practice.firms import Firms
 from examples.practice.sample_data import ADA
+from servers import free_port
 
 ROOT = Path(__file__).parents[2]
 CORRELATION = "550e8400-e29b-41d4-a716-446655440000"
@@ -22,11 +23,6 @@ INGESTION = [
     ["email_ingestion_fetch", "idempotency_key=fetch", *MESSAGE],
     ["email_ingestion_parse", "idempotency_key=parse", *MESSAGE],  # the fetch enqueues one, this one is waited for
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -109,7 +105,7 @@ def test_a_port_that_cannot_be_had_is_named_in_one_line(example: str, wrong: str
 def test_term_ends_an_example_as_ctrl_c_does_and_nothing_is_left_behind(example: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUTIFUL_")}
     process = subprocess.Popen(
-        [sys.executable, "-um", f"examples.{example}", "--serve", "--port", str(free_port())], cwd=ROOT,
+        [sys.executable, "-um", f"examples.{example}", "--serve", "--port", "0"], cwd=ROOT,
         env={**kept, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

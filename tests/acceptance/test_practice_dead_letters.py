@@ -142,11 +142,13 @@ def _json_time(moment: datetime) -> str:
 async def test_reprocessing_makes_a_new_job_that_differs_by_its_key_alone_and_is_on_record(platform: Practice) -> None:
     letter = await platform.dead_letter(await platform.poisoned())
     async with reception(platform) as enter:
-        manager, path = await enter(), f"/dlq/{ids.public(letter.id)}"
+        manager, path, asked = await enter(), f"/dlq/{ids.public(letter.id)}", datetime.now(UTC)
         answer = (await manager.post(f"{path}/reprocess/", {"notes": NOTES})).json()
         assert (answer["message"], answer["dlq_id"]) == ("DLQ item reprocessed successfully", ids.public(letter.id))
         key = answer["new_idempotency_key"]
         assert re.fullmatch(r"email_parse_conn_456_msg_790_retry_\d{10}\.\d{3}", key)
+        made = datetime.fromtimestamp(float(key.rpartition("_")[2]), UTC)
+        assert asked - SKEW < made < datetime.now(UTC) + SKEW, "with the time at which it was asked for"
         new = await platform.seen(ids.parse_any(answer["new_job_id"]))
         assert new.payload == {**letter.payload, "idempotency_key": key}
         old = await platform.seen(letter.id)

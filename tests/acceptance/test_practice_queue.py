@@ -13,7 +13,7 @@ from practice import HERE, THERE, Practice, practice, until
 
 from dutiful import ErrorClass, UniqueConflict
 from examples.practice.record import QueueRecord, Status
-from examples.practice.sample_data import ADA, CLOSED_CALENDAR, CONNECTION, raw_mail
+from examples.practice.sample_data import ADA, CLOSED_CALENDAR, CONNECTION, OWN_CALENDAR, raw_mail
 from examples.practice.service import RETRY, practice_app
 
 
@@ -140,6 +140,43 @@ async def test_a_worker_can_be_for_one_firm_only(platform: Practice) -> None:
     async with platform.working(worker):
         await platform.ended(ours.id)
     assert (await platform.seen(theirs.id, THERE)).attempt_count == 0
+
+
+@pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+async def test_a_job_of_what_is_not_there_is_a_dead_letter_at_once(platform: Practice) -> None:
+    ours = platform.samples[HERE]
+    made = [
+        await platform.create("orchestration_step_execute", "before", execution_id=ours.execution, step=-1),
+        await platform.create("orchestration_step_execute", "beyond", execution_id=ours.execution, step=3),
+        await platform.create("recurrence_work_create", "work", engagement_id=ours.engagement, period_id=99),
+    ]
+    async with platform.working():
+        ended = [await platform.ended(job.id) for job in made]
+    assert [(job.status, job.error_class) for job in ended] == [(Status.FAILED, "non_retryable")] * 3
+    assert len(await platform.queue().list()) == 3, "none of them went on"
+
+
+@pytest.mark.req("W67")
+async def test_a_job_reaches_no_mailbox_and_no_calendar_of_another_firm(platform: Practice) -> None:
+    visit = platform.samples[THERE].appointments[0]
+    made = [
+        await platform.fetch("msg_789", THERE),
+        await platform.create(
+            "email_ingestion_fetch", "up", THERE, connection_id=7, external_message_id="../456/msg_789"
+        ),
+        await platform.create("calendar_sync_pull", "pull", THERE, calendar_id=OWN_CALENDAR),
+        await platform.create("calendar_sync_push", "push", THERE, calendar_id=OWN_CALENDAR, appointment_id=visit),
+    ]
+    before = platform.firms.firm(THERE).dump()
+    async with platform.working():
+        ended = [await platform.ended(job.id, THERE) for job in made]
+    assert [(job.status, job.error_class) for job in ended] == [(Status.FAILED, "non_retryable")] * 4
+    assert "404" in str(ended.pop(1).error_message), "no id leads to another mailbox"
+    assert [str(job.error_message).partition(":")[0] for job in ended] == [
+        f"firm {THERE} has no such {what}" for what in ("connection", "calendar", "calendar")
+    ]
+    assert platform.firms.firm(THERE).dump() == before
+    assert platform.services.fetched == {} and len(platform.services.calendars[str(OWN_CALENDAR)]) == 2
 
 
 # --- errors

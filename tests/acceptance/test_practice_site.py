@@ -167,6 +167,7 @@ async def test_a_program_claims_the_next_job_and_its_loser_gets_nothing(platform
     assert (await one.record()).status is Status.PROCESSING
     with pytest.raises(ClaimLost):
         await two.mark_completed({"fetched_count": 0})
+    assert not await one.claim_for_processing(worker_id="worker-1"), "and it still holds the first claim"
     await one.mark_completed(result={"fetched_count": 10})
 
     done = await one.record()

@@ -15,6 +15,7 @@ from sports import Register, register
 
 from dutiful import PayloadInvalid, Role, UsageError
 from dutiful.web import create_app
+from examples.sports_sites.site import sports_site
 
 ROOT = Path(__file__).parents[2]
 WELCOME: dict[str, Any] = {"to": "ada@club.example", "template": "welcome"}
@@ -105,3 +106,13 @@ async def test_what_does_not_exist_is_refused_by_every_door(sports: Register, co
             with pytest.raises(asyncpg.CheckViolationError, match=rf"kind {kind}: .*payload"):
                 await sports.views.rows("select dutiful.enqueue($1, $2)", kind, payload)
     assert await sports.views.rows("select * from jobs") == []
+
+
+async def test_a_job_that_only_looks_as_if_an_edit_had_made_it_keeps_no_edit_from_the_page(sports: Register) -> None:
+    edit = {"name": "Harbour pool", "type": "swimming", "east": 385000, "north": 6672000, "editor": "ada@club.example"}
+    transport = httpx2.ASGITransport(app=sports_site(sports.app, sports.config), client=("127.0.0.1", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        assert (await client.put("/api/sites/12345", json=edit)).status_code == 202
+        await sports.jobs.enqueue("integration", SITE, correlation_id="edit-by-hand")
+        shown = (await client.get("/api/edits")).json()
+    assert [(one["site"], len(one["jobs"])) for one in shown] == [(12345, 1), (12345, 4)]

@@ -1,6 +1,7 @@
 """The live page of examples/media_pipeline in a real browser."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from chromium import Page, available, browsing
 from databases import missing
 from examples.media_pipeline.media import sample_files
 from examples.media_pipeline.origin import Origin
-from examples.media_pipeline.service import media_queue
+from examples.media_pipeline.service import media_queue, order
 from examples.media_pipeline.site import site
 from examples.media_pipeline.story import OLD
 from examples.serving import serving
@@ -74,3 +75,31 @@ async def test_the_page_shows_jobs_live_cancels_one_and_survives_a_reload(page: 
     await page.until(f"{card('dawn.ppm')}.querySelector('img').naturalWidth === 240")
     await page.until(f"{card('dawn.ppm')}.querySelector('.status').textContent === 'completed, webhook sent'")
     origin.release("files/dunes.ppm")
+
+
+async def test_jobs_of_a_server_that_was_started_afresh_are_shown_and_no_others(tmp_path: Path) -> None:
+    """Its database was temporary: the page must not go on showing jobs that there are no more."""
+    if reason := available():
+        missing(reason)
+    url = "http://127.0.0.1:9"  # nothing is fetched
+    async with browsing(tmp_path / "profile") as browser:
+        async with (
+            media_queue(tmp_path / "first", database_url=f"sqlite:///{tmp_path}/first.db") as queue,
+            serving(site(queue, url, ["dawn.ppm"])) as address,
+        ):
+            gone = await queue.enqueue(order(url, "dawn.ppm"), scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+            page = await browser.open(address)
+            await page.until(f"document.querySelector('#jobs > li')?.dataset.id === '{gone}'")
+            await page.until("document.querySelector('#link').dataset.state === 'live'")
+        await page.until("document.querySelector('#link').dataset.state === 'lost'")
+        await page.click("[data-file='dawn.ppm']")
+        await page.until("document.querySelector('#problem').textContent.startsWith('the server does not answer')")
+
+        async with (
+            media_queue(tmp_path / "second", database_url=f"sqlite:///{tmp_path}/second.db") as queue,
+            serving(site(queue, url, ["dawn.ppm"]), int(address.rpartition(":")[2])),
+        ):
+            made = await queue.enqueue(order(url, "dawn.ppm"), scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+            await page.until("document.querySelector('#link').dataset.state === 'live'")
+            await page.until(f"document.querySelector('#jobs > li')?.dataset.id === '{made}'")
+            await page.until("document.querySelectorAll('#jobs > li').length === 1")

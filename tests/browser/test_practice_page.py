@@ -110,3 +110,45 @@ async def test_why_a_message_was_refused_stays_until_the_next_one(page: Page) ->
     await page.evaluate("document.querySelector('#write [name=sender]').value = 'ada@client.example'")
     await page.click("#write .main")
     await page.until("document.querySelector('#problem').hidden")
+
+
+async def test_a_discarded_message_is_on_record_with_the_reason_that_was_given(page: Page) -> None:
+    await sign_in(page, "mary")
+    for notes in ("", "an advertisement"):
+        await page.click("#write [name=damaged]")
+        await page.click("#write .main")
+        await page.until("document.querySelectorAll('#letters li').length === 1")
+        await page.evaluate(f"document.querySelector('#letters [name=notes]').value ||= '{notes}'")
+        await page.click("#letters [value=discard]")
+        await page.until("document.querySelectorAll('#letters li').length === 0")
+    await page.until("document.querySelectorAll('#trail li').length === 4")
+    trail = await page.evaluate("[...document.querySelectorAll('#trail .meta')].map(one => one.textContent)")
+    assert [line.partition(" · ")[2] for line in trail] == [*2 * ["an advertisement"], *2 * [""]]
+
+
+async def test_the_next_person_finds_nothing_of_a_session_that_has_ended(page: Page) -> None:
+    await sign_in(page, "mary")
+    await page.click("#write [name=damaged]")
+    await page.click("#write .main")
+    await page.until("document.querySelectorAll('#letters li').length === 1")
+    await page.evaluate("fetch('/site/session', {method: 'DELETE'}).then(answer => answer.status)")  # as in another tab
+    await page.until("document.querySelector('#sign-in').hidden === false")
+    page.problems.clear()  # the look that found out
+    text = await page.evaluate("document.body.textContent")
+    assert "mary, manager" not in text and "no usable From" not in text and "msg_" not in text
+
+
+async def test_a_server_that_went_away_is_forgotten_when_it_is_back(page: Page) -> None:
+    await sign_in(page, "mary")
+    await page.call("Network.enable")
+    offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    await page.call("Network.emulateNetworkConditions", offline=True, **offline)
+    await page.until("document.querySelector('#problem').textContent.startsWith('the server does not answer')")
+    await page.click("#sign-out")
+    await page.until("document.querySelector('#problem').dataset.of === 'act'")
+    await page.call("Network.clearBrowserCookies")  # it was started again, and knows no session
+    await page.call("Network.emulateNetworkConditions", offline=False, **offline)
+    await page.until("document.querySelector('#sign-in').hidden === false")
+    assert await page.evaluate("document.querySelector('#problem').hidden")
+    assert [one for one in page.problems if "Uncaught" in one] == []
+    page.problems.clear()  # what was not answered

@@ -67,6 +67,11 @@ async def test_an_edit_is_followed_by_its_jobs_and_a_failing_service_by_its_brea
     await page.until("document.querySelector('[data-service=grid] .meta').textContent.endsWith('1 job waits')")
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
 
+    # However long a person takes, nothing is given up: three attempts would be spent by now.
+    attempts = "edits[0].jobs.find((one) => one.type === 'analysis').attempts"
+    await page.until(f"fetch('/api/edits').then((answer) => answer.json()).then((edits) => {attempts} > 3)")
+    assert await page.evaluate(job("analysis")) != "dead"
+
     await page.click("[data-service=grid] button")
     await page.until(f"{job('analysis')} === 'completed' && {breaker('grid')} === 'closed'")
     assert await page.evaluate("document.querySelector('[data-service=grid] .pill').textContent") == "breaker closed"

@@ -32,6 +32,10 @@ begin
     on conflict (upload_intent_id) do nothing
     returning file_id into _file_id;
     insert into files.file_metadata (file_id, metadata) select _file_id, _metadata where _file_id is not null;
+    -- One that arrives after its account was deleted is deleted, too: nothing else would come back for it.
+    perform files.kickoff_file_deletion(_file_id)
+    from files.upload_intent i join accounts.account_flag f using (account_id)
+    where i.upload_intent_id = _upload_intent_id and f.flag = 'deleted' and _file_id is not null;
     return coalesce(_file_id, (select f.file_id from files.file f where f.upload_intent_id = _upload_intent_id));
 end $$;
 
