@@ -44,7 +44,7 @@ from dutiful.workflow.graph import Workflow
 if TYPE_CHECKING:
     from dutiful.embedded import Embedded
     from dutiful.operator import Operator
-    from dutiful.worker.inbox import Inbox
+    from dutiful.worker.lanes.inbox import Inbox
     from dutiful.worker.worker import Worker
 
 JobRef = UUID | str | Handle[Any] | SyncHandle[Any]

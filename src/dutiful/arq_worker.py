@@ -40,7 +40,7 @@ from dutiful.delivery.redis_url import read_redis_url
 from dutiful.observe.outage import OutageLog
 from dutiful.observe.sparse import SparseLog
 from dutiful.settings import DEFAULT_QUEUE
-from dutiful.worker.inbox import Inbox, Receipt
+from dutiful.worker.lanes.inbox import Inbox, Receipt
 from dutiful.worker.startup import StartLimit
 from dutiful.worker.worker import Worker
 
@@ -291,6 +291,7 @@ class ArqWorker:
         self.id = worker.id
         self.stop, self.abort = worker.stop, worker.abort
         self.started = worker.started
+        self.thread_left = worker.thread_left
 
     @property
     def replaced(self) -> bool:

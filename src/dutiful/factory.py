@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dutiful.maintenance.runner import Service
     from dutiful.maintenance.webhooks.http import WebhookHttp
     from dutiful.observe.tracing import Tracer
-    from dutiful.worker.inbox import Inbox
+    from dutiful.worker.lanes.inbox import Inbox
     from dutiful.worker.worker import Worker
 
 opening = logging.getLogger("dutiful.startup")

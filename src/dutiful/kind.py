@@ -125,6 +125,7 @@ class Kind(Generic[P, R]):
             self.check_clear()
         if isinstance(self.signature, Signature) and self.batch is None:
             self.check_limit_keys(self.signature.names)
+            self._check_unique_key(self.signature.names)
         if mode is Mode.PROCESS and self.signature.context is not None:
             raise UsageError(
                 f"kind {name} runs in a process of its own, which has no context; leave {self.signature.context} out"
@@ -194,6 +195,16 @@ class Kind(Generic[P, R]):
                 raise UsageError(
                     f"kind {self.name}: the key {spec.key!r} of its limit {spec.limit.name} is no field of the "
                     f"payload, which has: {', '.join(names) or 'none'}; name one of these, or tenant, or leave key out"
+                )
+
+    def _check_unique_key(self, names: Collection[str]) -> None:
+        """Refuses a key with a field in braces: all jobs would have one key, and all but one be left out, unnoticed."""
+        key = "" if self._defaults.unique is None else self._defaults.unique.key
+        for name in names:
+            if f"{{{name}}}" in key:
+                raise UsageError(
+                    f"kind {self.name}: '{{{name}}}' in its unique key is not filled in: all jobs of the kind have one "
+                    f'key; give each job its own, as in .options(unique=f"…{{{name}}}").enqueue(…)'
                 )
 
     @property
@@ -284,6 +295,12 @@ class Kind(Generic[P, R]):
                 f"{self.name} has rules for its payload, which are checked now: {sorted(later)[0]} cannot be the "
                 "result of another job; let the handler read it, by await ctx.parents()"
             )
+        if unknown := next((spec for spec in self.limits if spec.key in later), None):
+            raise UsageError(
+                f"{self.name}: the key of its limit {unknown.limit.name} is the field {unknown.key!r}, which is to be "
+                "the result of another job, and jobs are counted by their keys before they start: give the field a "
+                "value, or add the job by ctx.spawn() once the result is known"
+            )
         return self.prepare_many(options, (payload,), later=later)[0]
 
     def prepare_many(
@@ -322,14 +339,14 @@ class Kind(Generic[P, R]):
             self.check_tenant(tenant)
             check = partial(self.signature.encode, later=later) if later else self.signature.encode
             plain = [copy(template, id=own_id or new_id(), payload=check(payload, limit)) for payload in payloads]
-            return plain if not self.limits else list(map(self._with_limit_keys, plain))
+            return plain if not self.limits else list(map(self.with_limit_keys, plain))
         others = () if subject is None else self._validator.subject_errors(subject)
         checked = (self._validator.check(payload, others) for payload in payloads)
         jobs = [(copy(template, id=own_id or new_id(), payload=one.text), one) for one in checked]
         made = [self._with_columns(job, one, options) for job, one in jobs]
-        return made if not self.limits else list(map(self._with_limit_keys, made))
+        return made if not self.limits else list(map(self.with_limit_keys, made))
 
-    def _with_limit_keys(self, job: NewJob) -> NewJob:
+    def with_limit_keys(self, job: NewJob) -> NewJob:
         """Adds the keys by which its limits count it."""
         fields = {field.name: field.default for field in self.signature.fields() if not field.required}
         fields |= msgspec.json.decode(job.payload)

@@ -71,8 +71,7 @@ class Pipeline(Kind[..., Any]):
         """
 
         def register(function: F) -> F:
-            own = check_function(function)
-            chosen = name or own
+            chosen = check_function(function, name)
             where = f"pipeline {self.name}, phase {chosen}"
             earlier = [phase.name for phase in self.phases]
             if self.signature.used:

@@ -68,6 +68,8 @@ class KindOptions(TypedDict, total=False):
     encrypted: bool | None  # whether what is stored of its jobs is sealed; None: as the setting says
 
 
+DECORATOR = ("name", "process", "inherit_secrets", "batch", "linger", "across_tenants")  # options of @app.job alone
+
 Takes_co = TypeVar("Takes_co", covariant=True)  # what one call of a handler gets
 OneJob = Literal["one job"]
 Batches = Literal["batches"]
@@ -161,12 +163,12 @@ class Registry(Enqueuer):
         batch that is not full waits up to `linger` for more. Its jobs have one tenant, unless it may be
         `across_tenants`.
         """
+        _check_options(options, "a kind", DECORATOR)
         declare = self._declarer(**options)
         batches = read_batch(batch, linger, across_tenants)
 
         def register(function: Callable[..., Any]) -> Kind[Any, Any]:
-            own = check_function(function)
-            declared = declare(name or own)
+            declared = declare(check_function(function, name))
             if batches is not None:
                 check_batch(declared.name, declared.policy, process=process)
                 declared = replace(declared, batch=batches)
@@ -183,6 +185,7 @@ class Registry(Enqueuer):
         """A kind made of phases: `publish = app.pipeline("publish")`, then `@publish.phase` on each function."""
         if not {"batch", "linger", "across_tenants"}.isdisjoint(options):
             raise UsageError(f"pipeline {name}: batch is for @app.job(…), because phases are stored for each job")
+        _check_options(options, "a pipeline", ("on_retry",))
         pipeline = self.kinds[name] = Pipeline(self, self._declarer(**options)(name), on_retry)
         return pipeline
 
@@ -310,6 +313,8 @@ class Registry(Enqueuer):
     ) -> ScheduleSpec:
         """Declares a schedule that enqueues `kind`: by a cron expression in a time zone, or `every` so often."""
         spec = read_schedule(kind, cron, every, name, timezone, catch_up, payload or {}, options, self.settings)
+        if self.kinds.get(spec.kind.name) is not spec.kind:
+            raise UsageError(f"kind {spec.kind.name} is of another app: declare its schedule there")
         _check_new(spec.name, self.schedules, "a schedule", " name=…")
         self.schedules[spec.name] = spec
         return spec
@@ -429,6 +434,12 @@ def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(check_name(tag, "tag") for tag in tags)
 
 
+def _check_options(given: Mapping[str, Any], what: str, others: tuple[str, ...]) -> None:
+    known = (*others, *KindOptions.__annotations__)
+    for name in given.keys() - set(known):
+        raise UsageError(f"there is no option {name!r} of {what}; there are: {', '.join(known)}")
+
+
 def _check_new(name: str, known: Container[str], what: str, another: str = " name") -> None:
     if name in known:
         raise UsageError(f"there is {what} {name!r:.80} already; give one of them another{another}")
@@ -459,4 +470,9 @@ def _mode(function: Callable[..., Any], *, process: bool, name: str) -> Mode:
         if process:
             raise UsageError(f"kind {name}: process=True is for plain functions; an async one runs on the event loop")
         return Mode.LOOP
+    if process and "<" in function.__qualname__:  # of a lambda, or inside a function
+        raise UsageError(
+            f"kind {name}: process=True is for functions at module level, because the process imports them; "
+            f"{function.__qualname__} is not one"
+        )
     return Mode.PROCESS if process else Mode.THREAD

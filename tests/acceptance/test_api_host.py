@@ -1,5 +1,6 @@
 """The API within an application: what its authentication says, where its pages are, what else lives there."""
 
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -119,3 +120,25 @@ async def test_an_ipv4_client_is_the_same_however_its_address_is_written(admin: 
         {"type": "http", "client": ("::ffff:10.0.0.7", 1), "headers": [(b"x-forwarded-for", b"::ffff:1.2.3.4")]}
     )
     assert address_of(request, read_networks(["10.0.0.0/8"])) == "1.2.3.4"
+
+
+async def test_the_description_is_encoded_once_because_it_needs_no_token(admin: AdminApi) -> None:
+    here = create_app(admin.app)
+    made: list[object] = []
+    whole = here.openapi
+
+    def counted() -> dict[str, Any]:
+        made.append(None)
+        return whole()
+
+    here.openapi = counted  # type: ignore[method-assign]
+    host = FastAPI()
+    host.mount("/ours", here)
+    for application, path, servers in ((here, "", None), (here, "", None), (host, "/ours", [{"url": "/ours"}])):
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(application), base_url="http://here") as http:
+            answer = await http.get(f"{path}/api/jobs/openapi.json")
+        assert answer.headers["content-type"] == "application/json"
+        described = answer.json()
+        assert described.pop("servers", None) == servers
+        assert described == json.loads(json.dumps(whole()))
+    assert len(made) == 1

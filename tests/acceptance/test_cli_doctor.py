@@ -1,15 +1,23 @@
 """`doctor` behind a lock: it says what it could not check, and who holds the lock."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import psycopg
 from command_line import Project
 
+from dutiful.store.workers import LaneRecord, WorkerRecord
+from dutiful.stores.sqlite import SqliteStore
 from postgres_locks import blocked
+
+WORKER = UUID(int=7)
 
 
 @contextmanager
@@ -44,6 +52,31 @@ def test_doctor_does_not_wait_for_a_lock_on_what_it_reads_first(tmp_path: Path, 
 
     assert answer.code == 1
     assert f"locked by process {pid} (role " in answer.out
+
+
+async def test_workers_of_which_none_leads_are_a_problem_after_a_minute(tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db").write_jobs()
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.migrate()
+    await store.open()
+    problem = "problem: 1 worker is alive, and none leads: nothing is promoted"
+
+    async def report(age: timedelta) -> str:
+        moment = datetime.now(UTC)
+        lanes = {"general": LaneRecord(slots=1, queues=("*",))}
+        worker = WorkerRecord(
+            id=WORKER, name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=moment - age, seen_at=moment,
+            lanes=lanes, kinds=["greet"], locks="rows",
+        )  # fmt: skip
+        await store.workers.heartbeat(worker, timedelta(minutes=5))
+        return (await asyncio.to_thread(project.run, "doctor")).out
+
+    assert problem in await report(timedelta(minutes=2))
+    await store.leadership.survey(WORKER, timedelta(minutes=1))
+    assert problem not in await report(timedelta(minutes=2))
+    await store.workers.remove(WORKER)
+    assert problem not in await report(timedelta(seconds=30)), "it may be about to take the lead"
+    await store.close()
 
 
 def test_a_missing_database_is_a_problem_and_no_lock(tmp_path: Path, pg18_url: str) -> None:

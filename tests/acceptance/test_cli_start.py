@@ -1,5 +1,6 @@
 """The first minutes: help, init, migrate, which app, which database."""
 
+import re
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -38,6 +39,21 @@ def test_the_version_and_all_verbs_are_shown(tmp_path: Path) -> None:
         assert f" {verb} " in reported
 
 
+def test_help_is_wrapped_to_the_terminal_and_names_values_as_the_reference_does(tmp_path: Path) -> None:
+    project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
+
+    wide = project.run("drain", "--help", COLUMNS="200").out
+    narrow = project.run("enqueue", "--help", COLUMNS="80").out
+
+    # In the source a line ends after "was": that is no end of a line for those who read it in a terminal.
+    assert "or it was resumed meanwhile; running jobs are listed" in wide
+    assert re.search(r'^ +dutiful drain --kind send_email .* --reason "mail server moves" *$', wide, re.MULTILINE)
+    options = [line for line in (wide + narrow).splitlines() if line.startswith("│ --") and "--help" not in line]
+    assert not [line for line in options if re.search(r"<(bool|str|int|list)|list\[", line)]
+    assert re.search(r"--queue +TEXT ", narrow)
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
 def test_init_writes_a_starter_that_works_and_overwrites_nothing(tmp_path: Path) -> None:
     project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
 
@@ -51,6 +67,18 @@ def test_init_writes_a_starter_that_works_and_overwrites_nothing(tmp_path: Path)
     assert project.run("init", "--force").code == 0
     # The app is found through dutiful.toml.
     assert project.run("enqueue", "greet", "name=Ada", DUTIFUL_APP="").code == 0
+
+
+def test_an_app_that_cannot_be_imported_is_refused_with_the_users_own_line(tmp_path: Path) -> None:
+    project = Project(tmp_path, "sqlite:///dutiful.db", fresh=True)
+    wrong = ["from dutiful import Dutiful", "app = Dutiful()", "@app.job", "def resize(*paths): ..."]
+    (tmp_path / "jobs.py").write_text("\n".join(wrong))
+
+    refused = project.run("worker", "jobs:app")
+
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "parameter 'paths' is not a named field" in refused.err
+    assert refused.err.endswith("(jobs.py, line 3)\n")
 
 
 def test_migrate_makes_a_sqlite_file_and_can_be_repeated(project: Project, sqlite_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Why isn't this job running? Every answer, on both stores."""
 
+import asyncio
 import os
 import shlex
 import socket
@@ -29,11 +30,13 @@ async def explain(store: Store, job_id: UUID) -> Explanation:
     return await Operator(Client(store, InProcessDelivery())).jobs.explain(job_id)
 
 
-async def start_worker(store: Store, *, queues: list[str], kinds: list[str], busy: int = 0) -> None:
-    """A worker that is alive as long as this process is."""
+async def start_worker(
+    store: Store, *, queues: list[str], kinds: list[str], busy: int = 0, id: UUID | None = None, pid: int | None = None
+) -> None:
+    """A worker that is alive as long as its process is, by default this one."""
     lanes = {"general": LaneRecord(slots=2, queues=tuple(queues), busy=busy)}
     worker = WorkerRecord(
-        id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
+        id=id or uuid4(), name="w1", host=socket.gethostname(), pid=pid or os.getpid(), started_at=now(), seen_at=now(),
         lanes=lanes, kinds=kinds,
     )  # fmt: skip
     await store.workers.heartbeat(worker, timedelta(minutes=5))
@@ -41,6 +44,40 @@ async def start_worker(store: Store, *, queues: list[str], kinds: list[str], bus
 
 async def pause(store: Store, scope: PauseScope, name: str) -> None:
     await Operator(Client(store, InProcessDelivery()), "ada").fleet.pause(scope, name, "incident 12")
+
+
+async def test_the_process_of_its_worker_has_ended(store: Store) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    claimed = await start_one(store, now=now())
+    job = await store.queries.job(claimed.job_id)
+    assert job is not None and job.worker_id is not None
+    await start_worker(store, queues=["*"], kinds=["greet"], id=job.worker_id, pid=process.pid)
+    running = await explain(store, claimed.job_id)
+    process.kill()
+    await process.wait()
+
+    alone = await explain(store, claimed.job_id)
+    await start_worker(store, queues=["*"], kinds=["greet"])
+    rescued = await explain(store, claimed.job_id)
+
+    assert (running.code, alone.code, rescued.code) == (Why.RUNNING, Why.WORKER_ENDED, Why.WORKER_ENDED)
+    assert "a live worker rescues it when its lease is over, in " in alone.sentence
+    assert alone.remedy is not None and "dutiful worker" in alone.remedy
+    assert rescued.remedy is None
+
+
+async def test_no_worker_leads_and_makes_it_ready(store: Store) -> None:
+    worker_id, due = uuid4(), now() - timedelta(minutes=1)
+    job_id = await enqueue_one(store, run_at=due, now=due - timedelta(minutes=1))
+    await start_worker(store, queues=["*"], kinds=["greet"], id=worker_id)
+
+    alone = await explain(store, job_id)
+    await store.leadership.survey(worker_id, timedelta(minutes=1))
+    await start_worker(store, queues=["*"], kinds=["greet"], id=worker_id)  # its next heartbeat
+    led = await explain(store, job_id)
+
+    assert (alone.code, led.code) == (Why.NO_LEADER, Why.NEXT)
+    assert alone.remedy is not None and "--no-services" in alone.remedy
 
 
 async def test_it_is_not_due(store: Store) -> None:
@@ -140,7 +177,7 @@ async def test_others_are_ahead_of_it(store: Store) -> None:
     assert [why.code for why in ahead] == [Why.WAITING_FOR_SLOT, Why.WAITING_FOR_SLOT, Why.WAITING_FOR_SLOT, Why.NEXT]
     assert "about 1 job is ahead" in ahead[0].sentence
     assert "about 3 jobs are ahead" in ahead[1].sentence
-    assert "2 of the 2 slots" in ahead[1].sentence
+    assert "2 of the 2 slots that serve its queue 'default' were busy at the last heartbeat" in ahead[1].sentence
 
 
 async def test_it_may_have_killed_a_worker(store: Store) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Self
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psycopg
@@ -333,7 +334,7 @@ def test_every_action_is_in_the_table_of_the_audit_guide() -> None:
         for before, verb in re.findall(r"`(\w*)\.(\w+)`", row):
             noun = before or noun
             listed.add(f"{noun}.{verb}")
-    modules = [ast.parse(file.read_text()) for file in (ROOT / "src" / "dutiful" / "operator").glob("*.py")]
+    modules = [ast.parse(file.read_text()) for file in (ROOT / "src" / "dutiful" / "operator").rglob("*.py")]
     texts = {
         node.value
         for module in modules
@@ -369,9 +370,27 @@ def test_every_error_is_importable_unless_its_page_says_otherwise(generate: Modu
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    reference = (DOCS / "reference" / "python.md").read_text()
+    reference = "".join((DOCS / "reference" / page).read_text() for page in ("python.md", "errors.md"))
 
     assert [name for name in dutiful.__all__ if not re.search(rf"\b{name}\b", reference)] == []
+
+
+def test_every_member_of_a_context_is_in_the_reference_or_its_guide() -> None:
+    pages = "".join((DOCS / page).read_text() for page in ("reference/python.md", "guides/jobs.md"))
+
+    members = {name for name in dir(dutiful.Context) if not name.startswith("_")}
+    assert "spawn" in members
+    assert [name for name in sorted(members) if not re.search(rf"\b{name}\b", pages)] == []
+
+
+def test_every_subject_of_an_operator_is_in_the_reference_with_acts_that_exist() -> None:
+    page = (DOCS / "reference" / "python.md").read_text()
+    rows = dict(re.findall(r"^\| `operator\.(\w+)` \|(.*)\|$", page, re.MULTILINE))
+    operator = vars(dutiful.Operator(Mock()))
+
+    assert set(rows) == set(operator) - {"actor"}
+    for subject, row in rows.items():
+        assert [name for name in re.findall(r"`(\w+)`", row) if not hasattr(operator[subject], name)] == [], subject
 
 
 PUBLIC = {"dutiful", "dutiful.arq_worker", "dutiful.channels", "dutiful.testing", "dutiful.web"}

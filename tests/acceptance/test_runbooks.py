@@ -11,7 +11,8 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from command_line import Answer, Project
 
 from dutiful.store.claims import QueueLevel
 from dutiful.stores.sqlite import SqliteStore
+from servers import PostgresServer
 from suite.builders import claim_one, enqueue_one
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
@@ -28,6 +30,7 @@ BLOCK = re.compile(r"(?:<!-- fails: (\d+) -->\n)?^```sh\n(.*?)^```$", re.DOTALL 
 PATIENCE = 120.0
 JOBS = """
 import asyncio
+import os
 from pathlib import Path
 from dutiful import Dutiful, Fixed, Retry
 
@@ -47,6 +50,11 @@ async def send_email(to: str) -> None:
 async def remind(to: str) -> None:
     mail(to)
 
+@app.job(max_crashes=1)
+def parse_video(name: str) -> None:
+    if not Path("mended").exists():
+        os._exit(9)
+
 @app.job
 async def import_file(name: str, lines: list[str] = []) -> None:
     if name == "leaks":
@@ -65,6 +73,7 @@ class Night:
         self._patch = monkeypatch
         self._capsys = capsys
         self._workers: list[subprocess.Popen[bytes]] = []
+        self.log = project.folder
         self.names: dict[str, str] = {}  # what $JOB and the like stand for
 
     @property
@@ -78,7 +87,7 @@ class Night:
         return str(self.call("enqueue", kind, *(f"{k}={v}" for k, v in payload.items()), "--json").json["id"])
 
     def start_worker(self, *options: str, **environment: str) -> None:
-        log = self.folder / f"worker-{len(self._workers)}.log"
+        self.log = log = self.folder / f"worker-{len(self._workers)}.log"
         with log.open("wb") as out:
             worker = subprocess.Popen(
                 self._project.command("worker", *options),
@@ -94,6 +103,10 @@ class Night:
     def old_workers_ended(self) -> bool:
         return all(worker.poll() is not None for worker in self._workers[:-1])
 
+    def kill(self, signal: signal.Signals) -> None:
+        """Sends a signal to the newest worker."""
+        self._workers[-1].send_signal(signal)
+
     def until(self, look: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not look():
@@ -103,10 +116,14 @@ class Night:
     def state(self, job: str) -> str:
         return str(self.call("jobs", "show", job, "--json").json["state"])
 
-    def follow(self, page: str) -> None:
-        """Do all that the page says."""
-        blocks = [*BLOCK.finditer((RUNBOOKS / page).read_text())]
-        assert blocks
+    def follow(self, page: str, *, after_the_first: Callable[[], None] = lambda: None) -> None:
+        """Do all that the page says; `after_the_first` block, what it can only ask for."""
+        first, *others = BLOCK.finditer((RUNBOOKS / page).read_text())
+        self._follow([first])
+        after_the_first()
+        self._follow(others)
+
+    def _follow(self, blocks: Sequence[re.Match[str]]) -> None:
         for block in blocks:
             for line in block[2].splitlines():
                 self._run(line, int(block[1] or 0))
@@ -161,7 +178,7 @@ def firing(night: Night) -> set[str]:
 @pytest.mark.req("L96")
 def test_every_runbook_has_symptom_cause_and_steps_and_is_followed_here() -> None:
     pages = {page.name for page in RUNBOOKS.glob("*.md")} - {"README.md"}
-    followed = set(re.findall(r'follow\("([\w-]+\.md)"\)', Path(__file__).read_text()))
+    followed = set(re.findall(r'follow\("([\w-]+\.md)"', Path(__file__).read_text()))
     assert pages == followed
     for page in pages:
         headings = re.findall(r"^## (.+)$", (RUNBOOKS / page).read_text(), re.MULTILINE)
@@ -303,3 +320,57 @@ def test_kinds_are_drained_for_maintenance_and_go_on_afterwards(night: Night) ->
     later = night.enqueue("import_file", name="later")
     night.until(lambda: night.state(later) == "completed", "it goes on")
     assert night.state(endless) == "cancelled"
+
+
+@pytest.mark.req("L96")
+def test_a_database_that_was_away_is_used_again_without_a_restart_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "mail-server").touch()
+    with PostgresServer(18) as server, closing(Night(Project(tmp_path, server.dsn()), monkeypatch, capsys)) as night:
+        assert night.call("migrate").code == 0
+        night.start_worker()
+        server.stop()
+        night.until(lambda: "the database is away" in night.log.read_text(), "the worker has noticed")
+
+        def bring_back() -> None:
+            server.start()
+            night.until(lambda: "the database is back" in night.log.read_text(), "the worker has noticed")
+
+        night.follow("database-away.md", after_the_first=bring_back)
+
+        job = night.enqueue("send_email", to="ada@example.org")
+        night.until(lambda: night.state(job) == "completed", "the same worker runs it")
+
+
+@pytest.mark.req("L96")
+def test_a_job_that_kills_its_worker_is_found_kept_from_running_and_made_good(night: Night) -> None:
+    night.names["JOB"] = job = night.enqueue("parse_video", name="broken")
+    for _ in range(2):  # the job ends the first one, and the second one rescues it
+        night.start_worker()
+    night.until(lambda: night.state(job) == "failed", "it is not run again")
+    assert "WorkerLost" in night.call("jobs", "list", "--state", "failed", "--text", "WorkerLost").out
+    (night.folder / "mended").touch()
+
+    night.follow("workers-die.md")
+
+    night.until(lambda: letters(night, "reprocessing") == [], "its new job has completed")
+    assert letters(night, "pending_review") == []
+
+
+@pytest.mark.req("L96")
+def test_a_leader_that_is_stopped_is_found_and_continues(night: Night) -> None:
+    night.start_worker()
+    night.until(lambda: "leader" in night.call("workers").out, "it leads")
+
+    def stopped_between_transactions() -> bool:
+        night.kill(signal.SIGSTOP)
+        if "is stopped (by a signal or a debugger) and leads" in night.call("doctor").out:
+            return True
+        night.kill(signal.SIGCONT)
+        return False
+
+    night.until(stopped_between_transactions, "doctor names it")
+
+    night.follow("maintenance-late.md")

@@ -26,7 +26,7 @@ async def arq_working(app: Dutiful, *, services: bool = True) -> AsyncIterator[A
         for name, seconds in (
             ("maintenance.runner.LEADER_POLL", 0.1),
             ("maintenance.runner.FOLLOWER_POLL", 0.2),
-            ("worker.inbox.AGAIN", 0.1),
+            ("worker.lanes.inbox.AGAIN", 0.1),
             ("arq_worker.POLL_DELAY", 0.02),
             ("arq_worker.LOOK_FOR_QUEUES", 0.1),
             ("arq_worker.LONGEST_DEFERRAL", 0.2),

@@ -1,7 +1,6 @@
 """Real services on this machine for the channels that are built in: HTTP in threads, and a mail server."""
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from servers import free_port
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,7 @@ class Mailbox:
 @contextmanager
 def mail_server(**options: Any) -> Iterator[Mailbox]:
     box = Mailbox()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     controller = Controller(box, hostname="127.0.0.1", port=port, **options)
     controller.start()
     box.url = f"smtp://127.0.0.1:{port}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -10,13 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from dutiful import Context, Dutiful, Retry
+from dutiful import Context, Dutiful, Inject, Retry
 from dutiful.store import Store
 from dutiful.stores.postgres import PostgresStore
 from faults import Fleet, WorkerProcess
 
 app = Dutiful()
 ticking = Dutiful()
+loading = Dutiful()
 DIARY = "FAULT_DIARY"
 LOOK = 0.01
 BULK = 100_000
@@ -68,6 +70,32 @@ def hang(ctx: Context) -> None:
     """Blocks its thread for an hour."""
     record_start(ctx.job_id)
     time.sleep(3600)
+
+
+@app.job(timeout="200ms", retry=Retry(max_attempts=1))
+async def hang_elsewhere(ctx: Context) -> None:
+    """Waits for a thread that is blocked for an hour."""
+    record_start(ctx.job_id)
+    await asyncio.to_thread(time.sleep, 3600)
+
+
+@app.job(timeout="1s")
+def seize(ctx: Context) -> None:
+    """Keeps the interpreter lock in C for an hour, so that no other thread runs."""
+    record_start(ctx.job_id)
+    ctypes.PyDLL(None).sleep(3600)
+
+
+@loading.resource
+def model() -> str:
+    """Takes long to load, in a call into C that keeps the interpreter lock."""
+    ctypes.PyDLL(None).sleep(6)
+    return "loaded"
+
+
+@loading.job
+async def predict(ctx: Context, model: str = Inject("model")) -> str:
+    return model
 
 
 @app.job
@@ -199,7 +227,7 @@ async def fleet(store: Store, folder: Path, *, of: Dutiful = app, **settings: st
     url = address(store)
     environment = {f"DUTIFUL_{name.upper()}": value for name, value in settings.items()}
     environment[DIARY] = str(folder / "diary")
-    name = "ticking" if of is ticking else "app"
+    name = next(name for name, one in {"app": app, "ticking": ticking, "loading": loading}.items() if one is of)
     of.configure(database_url=url)
     async with (
         of,

@@ -54,6 +54,10 @@ PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong type of a default": ({"to": "ada", "copies": "two"}, "send: field 'copies': Expected `int`, got `str`"),
     "a missing field": ({"copies": 1}, "send: field 'to': Object missing required field"),
     "an unknown field": ({"to": "ada", "cc": "bob"}, "send: field 'cc': Object contains unknown field"),
+    "an option": (
+        {"to": "ada", "delay": "5m"},
+        "; the option is given by .options(delay=…)",
+    ),
     "too much": ({"to": "x" * 300_000}, "300,009 bytes, more than the limit of 262,144; store it elsewhere"),
     "a NUL": ({"to": NUL}, "payload.to has a NUL character in it"),
     "a NUL in a key": ({"to": "ada", "extra": {NUL: 1}}, "has a NUL character in it"),
@@ -181,6 +185,15 @@ def double_starred(**fields: str) -> None: ...
 async def awaits() -> None: ...
 
 
+async def greets(user: int) -> None: ...
+
+
+def local() -> Callable[[], None]:
+    def computes() -> None: ...
+
+    return computes
+
+
 @pytest.mark.parametrize(
     ("declare", "expected"),
     [
@@ -209,6 +222,16 @@ async def awaits() -> None: ...
         (lambda app: app.schedule("awaits", every="1m"), r"give app.schedule the kind itself, app.kind\('awaits'\)"),
         (lambda app: app.schedule(awaits, every="1m"), "what @app.job has made of your function"),
         (lambda app: app.job(unique=5)(awaits), "unique 5 must be a text or a Unique"),
+        (lambda app: app.job(unique="user-{user}")(greets), "'{user}' .* is not filled in: all jobs .* one key"),
+        (
+            lambda app: app.job(retries=3),
+            "there is no option 'retries' of a kind; there are: name, .*, retry, ",
+        ),
+        (lambda app: app.pipeline("p", retries=3), "there is no option 'retries' of a pipeline; there are: on_retry, "),
+        (lambda app: app.job(lambda to: None), "a lambda has no name: write a def"),
+        (lambda app: app.pipeline("p").phase(lambda to: None), "a lambda has no name: write a def"),
+        (lambda app: app.job(process=True)(local()), "kind computes: process=True .* at module level"),
+        (lambda app: app.schedule(Dutiful().job(awaits), every="1m"), "kind awaits is of another app"),
     ],
 )
 def test_a_kind_that_cannot_work_is_refused_when_it_is_declared(

@@ -12,7 +12,8 @@ from running_workers import eventually, final, working
 
 from dutiful import BatchContext, BatchJob, Dutiful, KeyRing, Retry, Snooze, State, StoreUnavailable, chain
 from dutiful.testing import Clock, app_on, inline
-from dutiful.worker import batches, fetcher
+from dutiful.worker import batches
+from dutiful.worker.lanes import fetcher
 from dutiful.workflow import PREVIOUS
 
 ONCE = Retry(max_attempts=1)

@@ -6,12 +6,15 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import psycopg
 import pytest
 from channel_world import HANDLERS, ChannelWorld, Row, channel_world, serving
+from psycopg import sql
 
 from databases import Postgres
 from dutiful.channels import Channels
 from dutiful.channels.database import ChannelDatabase, FunctionFailed
+from faults import until
 
 NAMES = dict(zip(("before_handler", "success_handler", "error_handler"), HANDLERS, strict=True))
 
@@ -210,6 +213,37 @@ async def test_a_success_handler_that_meets_a_conflict_is_tried_again_and_its_pr
     assert [request.n for request in provider.requests] == [1, 2] and world.facts() == ([1], [])
 
 
+@pytest.mark.req("S39", "S80")
+async def test_a_success_is_recorded_however_long_another_transaction_keeps_its_lease(world: ChannelWorld) -> None:
+    """As a person or a migration does: that is no fault of the handler, and what was sent must not go unrecorded."""
+    world.run("drop sequence if exists comms.tries")
+    world.run("create sequence comms.tries")  # a rollback does not take its numbers back
+    counted = world.define("counted", "perform nextval('comms.tries'); return comms.record_success(p);")
+    world.run("alter function {s}.complete_job set lock_timeout = '10ms'")
+    channels = Channels()
+    try:
+        with psycopg.connect(world.logins.superuser_url) as holder:
+
+            @channels.channel("push")
+            def push(request: Push) -> None:
+                holder.execute(f"select 1 from {world.schema}.lease for update")
+
+            async with serving(world, channels):
+                job_id = world.send("push", 1, success_handler=counted)
+
+                async def tried() -> bool:
+                    return bool(world.run("select last_value as n from comms.tries")[0]["n"] > 4)
+
+                await until(tried, "its success was tried more often than a handler may fail")
+                holder.rollback()
+                (row,) = await world.ended(job_id)
+    finally:
+        world.run("alter function {s}.complete_job set lock_timeout = '2s'")
+
+    assert (row["state"], row["result"]) == ("completed", {"status": "succeeded", "accepted": True})
+    assert world.facts() == ([1], [])
+
+
 async def test_a_function_that_ends_its_sessions_fails_after_three_of_them(world: ChannelWorld) -> None:
     """As the server's limits and the system's lack of memory do: a session that has ended reports no error."""
     world.run("drop sequence if exists comms.tries")
@@ -245,6 +279,7 @@ async def test_a_function_that_ends_its_sessions_fails_after_three_of_them(world
         "perform pg_advisory_lock(7)",
         "create temp table leftover (n int)",
         "execute 'deallocate all'",  # also what the worker has prepared
+        "execute 'prepare leftover as select 1'",
     ],
 )
 async def test_what_a_function_leaves_in_its_session_is_gone_for_the_next(world: ChannelWorld, left: str) -> None:
@@ -331,6 +366,47 @@ async def test_functions_run_at_read_committed_whatever_the_default_is(world: Ch
     finally:
         world.logins.run("ALTER ROLE {} RESET default_transaction_isolation", role)
     assert row["result"] == {"status": "read committed"}
+
+
+@pytest.mark.req("S39", "S80")
+async def test_a_success_waits_for_a_server_that_takes_no_writes(
+    world: ChannelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover, until its sessions reach the new primary: what was sent must not go unrecorded."""
+    began: list[None] = []
+    transaction = ChannelDatabase.transaction
+
+    def counted(self: ChannelDatabase) -> Any:
+        began.append(None)
+        return transaction(self)
+
+    monkeypatch.setattr(ChannelDatabase, "transaction", counted)
+    role, channels = world.logins.name("sql_worker"), Channels()
+
+    @channels.channel("push")
+    def push(request: Push) -> None:
+        world.logins.run("ALTER ROLE {} SET default_transaction_read_only = on", role)
+        end = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = {}"
+        world.logins.run(end, sql.Literal(role))
+
+    try:
+        async with serving(world, channels):
+            job_id = world.send("push", 1)
+
+            async def tried() -> bool:
+                return len(began) > 6
+
+            await until(tried, "its success was tried more often than a handler may fail")
+            world.logins.run("ALTER ROLE {} RESET default_transaction_read_only", role)
+            world.logins.run(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = {}", sql.Literal(role)
+            )
+            (row,) = await world.ended(job_id)
+    finally:
+        world.logins.run("ALTER ROLE {} RESET default_transaction_read_only", role)
+
+    assert (row["state"], row["result"]) == ("completed", {"status": "succeeded", "accepted": True})
+    assert world.facts() == ([1], [])
 
 
 async def test_what_fails_the_commit_is_a_failure_of_the_function(world: ChannelWorld) -> None:

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 from channel_world import ChannelWorld, channel_world, serving
 
-from databases import Postgres
 from dutiful.channels import ChannelCall, Channels, sql_worker
 from faults import until
 
@@ -22,8 +21,9 @@ LOCK = 4711
 
 
 @pytest.fixture(scope="module")
-def made(postgres18: Postgres) -> Iterator[ChannelWorld]:
-    with channel_world(postgres18) as world:
+def made(request: pytest.FixtureRequest) -> Iterator[ChannelWorld]:
+    version = getattr(request, "param", "18")
+    with channel_world(request.getfixturevalue(f"postgres{version}")) as world:
         waits = f"perform pg_advisory_xact_lock({LOCK});"
         world.define("waits", f'{waits} return comms.answer(p || \'{{"answer": {{"status": "succeeded"}}}}\');')
         yield world
@@ -93,6 +93,7 @@ def cancel(world: ChannelWorld, job_id: UUID) -> None:
 
 
 @pytest.mark.req("S29", "S5")
+@pytest.mark.parametrize("made", ["18", "16"], indirect=True)
 async def test_a_claim_is_committed_before_its_function_runs_and_renewed_meanwhile(
     world: ChannelWorld, quick_renewals: None
 ) -> None:

@@ -36,7 +36,7 @@ async def test_what_ended_long_ago_is_deleted_and_what_retention_would_keep_stay
 
 
 async def test_more_than_one_step_is_deleted_to_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dutiful.operator.jobs.STEP", 2)
+    monkeypatch.setattr("dutiful.operator.jobs.jobs.STEP", 2)
     for _ in range(5):
         await finish_one(store, now=now() - 2 * DAY)
     assert await operator(store).jobs.delete_finished(DAY) == 5

@@ -11,7 +11,7 @@ from running_workers import EVERYWHERE, eventually, running
 from dutiful import Context, Dutiful, Fixed, Retry
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance import runner
-from dutiful.worker.poller import Poller
+from dutiful.worker.lanes.poller import Poller
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dutiful.store import Store
 from dutiful.store.queries import JobFilter
 from dutiful.stores.liveness import process_started
 from dutiful.stores.postgres import PostgresStore
-from dutiful.worker.lane import LEAST_BACKLOG
+from dutiful.worker.lanes.lane import LEAST_BACKLOG
 from faults import Fleet, WorkerProcess, children, end, until
 from postgres_locks import disconnected
 

@@ -1,5 +1,6 @@
 """Jobs that block the event loop or threads for ever: their worker ends itself, and only those jobs fail."""
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -70,13 +71,20 @@ async def test_a_cancelled_job_that_blocks_the_event_loop_is_cancelled_with_its_
 
 
 @pytest.mark.req("L59")
-async def test_a_worker_in_which_handlers_pile_up_is_replaced_by_its_supervisor(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [("sqlite", "hang"), ("postgres18", "hang"), ("sqlite", "hang_elsewhere")],
+    indirect=["backend"],
+)
+async def test_a_worker_in_which_handlers_pile_up_is_replaced_by_its_supervisor(
+    store: Store, kind: str, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
-    async with fault_jobs.fleet(store, tmp_path, timeout_grace="0s", lingering_limit="2") as fleet:
+    async with fault_jobs.fleet(store, tmp_path, lingering_limit="2") as fleet:
         supervisor = fleet.start("--processes", "2")
         await until(lambda: _has_workers(store, 2), "both work")
         first = {worker.pid for worker in await store.workers.all()}
-        hanging = [await fault_jobs.app.enqueue("hang") for _ in range(4)]
+        hanging = [await fault_jobs.app.enqueue(kind) for _ in range(4)]
         neighbour = await fault_jobs.app.enqueue("wait", {"gate": str(gate)})
 
         async def replaced() -> bool:
@@ -95,6 +103,52 @@ async def test_a_worker_in_which_handlers_pile_up_is_replaced_by_its_supervisor(
         assert isinstance(await (await fault_jobs.app.enqueue("nothing")).result(timeout="60s"), int)
         assert (await neighbour.record()).crashes == 0
         assert await store.queries.check_places() == []
+
+
+@pytest.mark.req("L59")
+async def test_a_job_that_keeps_the_interpreter_is_ended_with_its_worker_by_the_supervisor(
+    store: Store, tmp_path: Path
+) -> None:
+    async with fault_jobs.fleet(store, tmp_path, watchdog="1s", lease="2s") as fleet:
+        guilty = await fault_jobs.app.enqueue("seize")
+        supervisor = fleet.start("--processes", "2")
+
+        async def condemned() -> bool:
+            return (await guilty.record()).state is State.FAILED
+
+        await until(condemned, "the job is a dead letter")
+        record = await guilty.record()
+        assert executions(tmp_path).count(guilty.id) == record.crashes == 3
+        assert record.errors is not None and record.errors[0]["type"] == "WorkerLost"
+        assert supervisor.output.count("a call into C keeps the interpreter lock") == 3
+        assert supervisor.output.count('fault_jobs.py", line') >= 3, "the stacks name the place"
+        assert isinstance(await (await fault_jobs.app.enqueue("nothing")).result(timeout="60s"), int)
+        await until(lambda: _has_workers(store, 2), "others have taken the places of those that were killed")
+        assert await store.queries.check_places() == []
+
+
+async def test_a_worker_whose_resources_take_long_to_load_is_left_alone(store: Store, tmp_path: Path) -> None:
+    async with fault_jobs.fleet(store, tmp_path, of=fault_jobs.loading, watchdog="1s", lease="1s") as fleet:
+        job = await fault_jobs.loading.enqueue("predict")
+        supervisor = fleet.start("--processes", "2")
+        assert await job.result(timeout="60s") == "loaded"
+        assert "keeps the interpreter lock" not in supervisor.output
+
+
+@pytest.mark.req("L59")
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_a_worker_that_nothing_replaces_prints_where_its_interpreter_is_kept(
+    store: Store, tmp_path: Path
+) -> None:
+    async with fault_jobs.fleet(store, tmp_path, watchdog="1s", lease="2s") as fleet:
+        await fault_jobs.app.enqueue("seize")
+        worker = fleet.run(sys.executable, "-m", "dutiful.cli", "worker", "fault_jobs:app")  # as a person starts it
+
+        async def printed() -> bool:
+            return "in seize" in worker.output and "Timeout (0:00:03)!" in worker.output
+
+        await until(printed, "it prints its stacks")
+        assert worker.running
 
 
 async def _has_workers(store: Store, number: int) -> bool:

@@ -15,7 +15,7 @@ from dutiful.core.job import Scope, Unique
 from dutiful.delivery.base import EVERYWHERE, MOST_LEVELS, Hints
 from dutiful.delivery.postgres import read_hint
 from dutiful.store.claims import ClaimRequest
-from dutiful.worker.fetcher import MOST_HINTED
+from dutiful.worker.lanes.fetcher import MOST_HINTED
 from servers import PostgresServer
 from suite.builders import new_job
 

@@ -12,9 +12,11 @@ from uuid import UUID
 import limit_jobs
 import pytest
 from fault_jobs import address
+from operating import operator
 from running_workers import eventually, running
 
 from dutiful import (
+    PREVIOUS,
     Concurrency,
     Dutiful,
     JobFailed,
@@ -24,8 +26,10 @@ from dutiful import (
     Retry,
     ShutdownTimeout,
     UsageError,
+    chain,
 )
 from dutiful.core.errors import StoreBusy
+from dutiful.core.limits import KindLimit, Limit
 from dutiful.declare.lane import LaneSettings
 from dutiful.delivery.base import QueueLevels
 from dutiful.kind import Handle
@@ -37,6 +41,8 @@ from dutiful.store.claims import QueueLevel
 from dutiful.store.leadership import Survey
 from dutiful.store.queries import JobFilter
 from faults import Fleet, WorkerProcess, until
+from suite.builders import KIND
+from suite.limits import keyed
 
 
 @dataclass
@@ -241,6 +247,20 @@ async def test_a_service_that_asks_one_job_to_wait_holds_all_with_its_key(app: D
     assert all("with its key 'acme' has asked to wait until" in one for one in waits), waits
 
 
+async def test_a_job_is_known_to_wait_for_its_service_however_many_keys_wait(store: Store) -> None:
+    limit = Limit("calls", 1, per=timedelta(minutes=1), feedback=True)
+    await store.limits.put({KIND: [KindLimit(limit)]})
+    await store.limits.choose("calls", 0)
+    quiet = keyed("quiet")
+    await store.jobs.insert([quiet, *(keyed(f"key {n // 2}") for n in range(2_002))])
+    await store.limits.hold({quiet.id: timedelta(hours=1)})
+    await store.limits.admit(10_000)
+
+    why = await operator(store).jobs.explain(quiet.id)
+
+    assert "with its key 'quiet' has asked to wait until" in why.sentence
+
+
 async def test_a_function_of_the_payload_gives_the_key_and_none_means_no_limit(app: Dutiful) -> None:
     @app.job(concurrency=Concurrency(1, key=lambda account, vip, **_: None if vip else account.lower()))
     async def call(account: str, vip: bool = False) -> None: ...
@@ -249,6 +269,66 @@ async def test_a_function_of_the_payload_gives_the_key_and_none_means_no_limit(a
     records.append(await (await call.enqueue(account="acme", vip=True)).record())
 
     assert [list((record.options or {})["limits"].values()) for record in records] == [["acme"], ["acme"], [None]]
+
+
+async def test_a_field_that_is_no_text_gives_the_key_that_the_store_reads_from_a_payload(app: Dutiful) -> None:
+    """A job that is enqueued by SQL has no other; with two keys, twice as many would run."""
+
+    @app.job(concurrency=[Concurrency(1, key="vip", name="vip"), Concurrency(1, key="number", name="number")])
+    async def call(vip: bool, number: int) -> None: ...
+
+    record = await (await call.enqueue(vip=True, number=7)).record()
+    assert record.options == {"limits": {"vip": "true", "number": "7"}}
+
+
+async def test_a_function_that_names_the_tenant_gets_that_of_the_job(app: Dutiful) -> None:
+    @app.job(concurrency=Concurrency(key=lambda tenant, **_: tenant, limit=5))
+    async def call(account: str) -> None: ...
+
+    @app.job(concurrency=Concurrency(1, key=lambda tenant: tenant))
+    async def post(tenant: str) -> None: ...
+
+    jobs = [
+        await app.tenant("zeta").enqueue(call, {"account": "acme"}),
+        await call.enqueue(account="acme"),
+        await app.tenant("zeta").enqueue(post, {"tenant": "acme"}),
+    ]
+    found = [(await one.record()).options or {} for one in jobs]
+    assert [list(one["limits"].values()) for one in found] == [["zeta"], [None], ["acme"]]
+
+
+async def test_a_dead_letter_with_another_payload_has_the_keys_of_that(app: Dutiful) -> None:
+    @app.job(retry=Retry(max_attempts=1), concurrency=Concurrency(1, key="account"))
+    async def call(account: str) -> None:
+        raise ValueError("no such account")
+
+    async with app.opened() as client:
+        async with running(app):
+            job = await call.enqueue(account="acme")
+            with pytest.raises(JobFailed):
+                await job.result(10)
+        operator = await app.operator()
+        again = await operator.dead_letters.reprocess(job.id, payload={"account": "zeta"})
+
+        record = await client.store.queries.job(again.new_job_id)
+
+    assert record is not None and record.options is not None
+    assert record.options["limits"] == {"call:concurrency": "zeta"}
+
+
+async def test_a_limit_whose_key_is_the_result_of_another_job_is_refused(app: Dutiful) -> None:
+    """All such jobs would share a limit, beside those of the accounts."""
+
+    @app.job
+    async def find() -> str:
+        return "acme"
+
+    @app.job(concurrency=Concurrency(1, key="account"))
+    async def call(account: str, page: int = 0) -> None: ...
+
+    with pytest.raises(UsageError, match="limit call:concurrency is the field 'account', which is to be the result"):
+        await chain(find.call(), call.call(PREVIOUS)).enqueue()
+    assert (await (await app.client()).store.queries.jobs(JobFilter())).jobs == []
 
 
 def test_a_limit_that_cannot_be_kept_is_refused_with_its_remedy(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from running_workers import eventually, final, working
 from test_pipelines import events, phases_of, states
 
 from dutiful import BreakerOpen, Context, Dutiful, Fixed, JobRecord, Retry, State
+from dutiful.concurrency.daemon_pool import LoopThreads
 from dutiful.core.events import EventType
 from dutiful.kind import Handle
 from dutiful.observe.measure import measure
@@ -104,6 +105,35 @@ async def test_a_plain_function_in_a_system_call_is_timed_out_and_its_slot_is_fr
         await linger(app, 0)
     assert record.state is State.FAILED and record.errors is not None
     assert record.errors[0]["type"] == "TimeoutExceeded"
+
+
+@pytest.mark.req("L59")
+async def test_a_thread_that_an_async_handler_leaves_behind_is_counted_and_keeps_no_other_waiting(
+    app: Dutiful, pipe: Pipe
+) -> None:
+    @app.job(timeout="100ms", retry=ONCE)
+    async def hangs() -> None:
+        await asyncio.to_thread(pipe.block)
+
+    @app.job(batch=2, timeout="100ms", retry=ONCE)
+    async def hang_together(jobs: list[dict[str, Any]]) -> None:
+        await asyncio.to_thread(pipe.block)
+
+    @app.job
+    async def goes_on() -> int:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(pipe.block), 0.1)  # given up by itself, while the job continues
+        return await asyncio.to_thread(lambda: 7)
+
+    async with one_slot(app) as worker:
+        asyncio.get_running_loop().set_default_executor(LoopThreads(worker.thread_left, size=1))
+        for job in (await hangs.enqueue(), await hang_together.enqueue()):
+            assert (await final(app, job)).state is State.FAILED
+        await linger(app, 2)
+        assert await (await goes_on.enqueue()).result("30s") == 7
+        assert pipe.calls == 3
+        pipe.release()
+        await linger(app, 0)
 
 
 async def test_an_outcome_that_comes_after_the_timeout_is_refused(app: Dutiful) -> None:

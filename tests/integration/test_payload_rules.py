@@ -152,6 +152,10 @@ async def test_a_job_of_an_older_version_is_upgraded_before_it_runs(app: Dutiful
     assert record.payload["mailbox"] == "sent" and "box" not in record.payload
 
 
+def in_process(n: int) -> None:
+    raise AssertionError
+
+
 def add_handlers(app: Dutiful) -> list[str]:
     """One of each way to run a job."""
 
@@ -163,9 +167,7 @@ def add_handlers(app: Dutiful) -> list[str]:
     def in_thread(n: int) -> None:
         seen.append(n)
 
-    @app.job(rules=Rules(required=["n"]), process=True)
-    def in_process(n: int) -> None:
-        raise AssertionError
+    app.job(rules=Rules(required=["n"]), process=True)(in_process)
 
     phased = app.pipeline("phased", rules=Rules(required=["n"]))
 

@@ -295,3 +295,22 @@ async def rolled_back(connection: Any) -> AsyncIterator[None]:
         yield
     finally:
         await transaction.rollback()
+
+
+async def test_a_limit_that_a_kind_gets_reads_what_runs_and_not_all_jobs_for_each(misled: MisledStore) -> None:
+    running = 400
+    await misled.store.limits.put({"limited": [KindLimit(Limit("first", running))]})
+    await misled.store.jobs.insert([new_job(kind="limited") for _ in range(running)], now=T0)
+    await misled.store.limits.admit(running, now=T0)
+    assert len(await claim(misled.store, kinds=["limited"], limit=running)) == running
+
+    put = calling("put_limits", range(11))
+    # The walk over what is ready, where tests before have left dead rows, is not counted.
+    walk = await misled.touched(
+        put, ["idle"], ["idle"], ["third"], [None], ["third"], [1], [None], [None], [False], [False], at(1)
+    )
+    no, kinds = [None, None], ["limited", "limited"]
+    rules = (["first", "second"], [running, running], no, no, [False, False], [False, False])
+    assert await misled.touched(put, ["limited"], kinds, rules[0], no, *rules, at(1)) < walk + 40 * running
+    used = {one.limit.name: one.used for one in await misled.store.limits.all(now=at(1))}
+    assert (used["first"], used["second"]) == (running, running)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -15,13 +15,16 @@ from dutiful.core.limits import Limit
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
 from dutiful.maintenance.scheduler import Scheduler
+from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.store.deliveries import Delivered
 from dutiful.store.leadership import Survey
-from dutiful.store.shares import Take
+from dutiful.store.shares import ShareRequest, Take
 from dutiful.stores.postgres import PostgresStore
 from postgres_locks import after_a_wait, not_blocked
 from suite.builders import (
+    ADA,
     KIND,
+    LEASE,
     OOPS,
     T0,
     at,
@@ -41,6 +44,7 @@ from suite.schedules import fired, schedule
 from suite.shares import take
 from suite.steps import step
 
+CLAIM_ONE = "SELECT * FROM dutiful.claim($1, 'general', '{default}', '{100}', '{0}', $2, 1, 0, '1 h', null, $3)"
 WAIT = "SELECT * FROM dutiful.wait_in_step($1, $2, 'paid', 0, 'event', 'c', 's', '1 h', 'paid', '7', $3)"
 CALL = """
     SELECT * FROM dutiful.put_steps(
@@ -109,6 +113,79 @@ async def test_a_slot_that_is_being_taken_is_not_taken_twice(store: PostgresStor
     await after_a_wait(pg18_url, store.limits.admit(10, now=at(1)), other.execute("COMMIT"))
 
     assert await ready(store, jobs) == [1]
+
+
+@pytest.mark.parametrize("way", ["claim", "claim of a share", "one in SQL", "several in SQL"])
+async def test_a_start_counts_of_a_job_that_was_admitted_while_its_claim_was_under_way(
+    store: PostgresStore, other: Any, pg18_url: str, way: str
+) -> None:
+    """It was claimed before it was admitted, by the clock, so its end gave its slot back."""
+    await limited(store, Limit("calls", 1, per=timedelta(hours=1)), now=None)
+    await store.jobs.insert([keyed("zeta", tenant="acme")])  # its level is known to have a job
+    await store.limits.admit(100)
+    jobs = [keyed("acme", tenant="acme") for _ in range(2)]
+    await store.jobs.insert(jobs)
+    await other.execute("LOCK TABLE dutiful.pause IN ACCESS EXCLUSIVE MODE")
+
+    async def admit_meanwhile() -> None:
+        assert len(await other.fetch(CLAIM_ONE, ADA, [KIND], None)) == 1
+        await other.execute("SELECT * FROM dutiful.admit_limited(true, 100, null, null); COMMIT")
+
+    async def take_jobs() -> list[tuple[UUID, int]]:
+        if way == "claim":
+            request = ClaimRequest(ADA, "general", [QueueLevel("default", 100)], [KIND], 2, LEASE)
+            return [(one.job_id, one.claim_id) for one in await store.claims.claim(request)]
+        if way == "claim of a share":
+            share = ShareRequest(ADA, "general", [Take("acme", "default", 100, 0, 2)], [KIND], LEASE)
+            return [(one.job_id, one.claim_id) for one in await store.shares.claim(share)]
+        worker = await asyncpg.connect(pg18_url)
+        try:
+            dequeue = "SELECT job_id, claim_id FROM dutiful.dequeue($1, p_limit => $2)"
+            rows = await worker.fetch(dequeue, [KIND], 1 if way == "one in SQL" else 2)
+        finally:
+            worker.terminate()
+        return [(row["job_id"], row["claim_id"]) for row in rows]
+
+    ((job, claim_id),) = await after_a_wait(pg18_url, take_jobs(), admit_meanwhile())
+    assert job == jobs[0].id
+    await store.claims.complete([Completion(job, claim_id, None)])
+    await store.limits.admit(100, everywhere=True)
+
+    assert await ready(store, jobs) == []
+
+
+async def test_a_start_counts_of_a_job_that_runs_and_ends_while_an_admission_looks(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    """It was still ready when starts were noted, and had ended when slots were given back."""
+    await limited(store, Limit("calls", 2, per=timedelta(hours=1)))
+    jobs = [keyed("acme") for _ in range(3)]
+    await enqueue(store, *jobs)
+    await store.limits.admit(100, now=T0)
+    (first,) = await claim(store, limit=1)
+    await other.fetch("SELECT * FROM dutiful.limit_slot WHERE job_id = $1 FOR UPDATE", first.job_id)
+
+    async def run_the_second() -> None:
+        await complete(store, *await claim(store, limit=1))
+        await other.execute("COMMIT")
+
+    await after_a_wait(pg18_url, store.limits.admit(100, now=T0), run_the_second())
+    await store.limits.admit(100, everywhere=True, now=T0)
+
+    assert await ready(store, jobs) == []
+
+
+async def test_a_job_that_is_being_claimed_counts_for_the_limit_that_its_kind_gets(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    jobs = [keyed("acme") for _ in range(2)]
+    await enqueue(store, *jobs)
+    assert len(await other.fetch(CLAIM_ONE, ADA, [KIND], T0)) == 1
+
+    await after_a_wait(pg18_url, limited(store, Limit("calls", 1)), other.execute("COMMIT"))
+    await store.limits.admit(100, now=T0)
+
+    assert await ready(store, jobs) == []
 
 
 async def test_a_job_that_another_has_locked_keeps_what_depends_on_it(

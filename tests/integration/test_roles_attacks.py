@@ -166,6 +166,8 @@ ONE = "jsonb_build_object('id', {s}.new_id(), 'kind', 'odd', 'tenant', 'acme')"
 NULLS = ", ".join(["null"] * 8)
 ARRAYS = f"'{{odd}}', '{{q}}', '{{\"{{}}\"}}', '{{1}}', '{{1}}', '{{acme}}', {NULLS}"
 LONG = "repeat('x', 70000)"
+# Stored in some bytes each, written out as 131,072 digits.
+DIGITS = "jsonb_build_object('a', ('[' || repeat('1e131071,', 200) || '1]')::jsonb)"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +183,9 @@ LONG = "repeat('x', 70000)"
             '{"run_at": "infinity"}', '{"queue": ""}', '{"tenant": "*"}')),
         f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('created_by', repeat('x', 201))))",
         f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('options', jsonb_build_object('a', {LONG}))))",
+        *(f"insert_jobs(jsonb_build_array({ONE} || jsonb_build_object('{name}', {DIGITS})), p_checked => true)"
+          for name in ("payload", "subject", "options")),
+        "put_event({s}.new_id(), 'e', 'k', '[' || repeat('1e131071,', 200) || '1]', 'acme', 'me', '1 hour', null)",
         "put_event({s}.new_id(), 'e', 'k', 'null', 'acme', repeat('x', 201), '1 hour', null)",
         "put_event({s}.new_id(), 'e', 'k', 'null', 'acme', 'me', '9000 years', null)",
         "send_event('e', 'k', p_tenant => 'acme', p_keep => '9000 years')",
@@ -191,6 +196,17 @@ def test_a_client_cannot_store_a_row_that_the_library_would_not(roles: Roles, ca
         roles.run("client", f"select {{s}}.{call}", tenant="acme")
 
     assert roles.as_superuser(f"select 1 from {roles.schema}.job where kind = 'odd'") == []
+
+
+def test_a_payload_that_comes_compressed_from_a_table_is_measured_by_its_text(roles: Roles) -> None:
+    roles.as_superuser("create temp table packed (payload jsonb)")
+    numbers = "'[' || repeat('1e131071,', 2500) || '1]'"
+    roles.as_superuser(f"insert into packed select jsonb_build_object('a', ({numbers})::jsonb)")
+    assert roles.as_superuser("select pg_column_size(payload) <= 1024 from packed") == [(True,)]
+
+    with pytest.raises(psycopg.errors.CheckViolation, match="job_payload_size"):
+        roles.as_superuser(f"select pg_column_size(payload::{roles.schema}.job_payload) from packed")
+    roles.as_superuser("drop table packed")
 
 
 def test_a_watcher_of_a_client_is_forgotten_after_a_day(roles: Roles) -> None:

@@ -108,9 +108,16 @@ async def test_it_cannot_pass_for_a_worker_in_python_or_remove_one(world: Channe
             "gen_random_uuid(), repeat('x', 501), '{x}'",
             "gen_random_uuid(), 'x', '{x}', p_host => repeat('x', 501)",
             "gen_random_uuid(), 'x', '{x}', p_pid => null",
+            # Who lists workers expects names.
+            "gen_random_uuid(), 'x', '{x,null}'",
+            "gen_random_uuid(), 'x', '{x}', '{null}'",
+            "gen_random_uuid(), 'x', '{x}', p_jobs => '{null}'",
+            "gen_random_uuid(), 'x', '{x}', p_lane => null",
         ):
             with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
                 session.execute(f"select {world.schema}.report_worker({wrong})".encode())
             assert "p_worker and p_name must be given" in (refused.value.diag.message_hint or "")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="multidimensional"):
+            session.execute(f"select {world.schema}.report_worker(gen_random_uuid(), 'x', '{{{{x}},{{y}}}}')".encode())
     (found,) = await store.workers.all()
     assert (found.name, found.kinds, set(found.lanes)) == ("py", ["greet"], {"general"})

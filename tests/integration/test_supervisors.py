@@ -1,6 +1,8 @@
 """Supervisors that `dutiful supervisor new` generates, run by a worker in SQL with a role of its own."""
 
 import asyncio
+import base64
+import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -266,6 +268,32 @@ def test_a_kickoff_answers_bad_input_by_a_message(email: Supervised) -> None:
     ]
 
 
+@pytest.mark.req("S58")
+def test_a_kickoff_answers_a_key_that_no_index_can_hold_by_a_message(world: Supervised) -> None:
+    world.make("shop.restock", channel="push", keys=["sku:text", "branch:text"])
+    kick = "select shop.kickoff_restock(%s, %s)"
+    long = base64.b64encode(random.Random(14).randbytes(9_000)).decode()  # compressed, it would fit
+
+    assert world.owner.value(kick, long, "north") == "sku has more than 1000 bytes"
+    assert world.owner.value(kick, "é" * 500, "n" * 1001) == "branch has more than 1000 bytes"
+    assert world.owner.value(kick, long[:1000], long[1000:2000]) is None
+    assert world.root.value("select count(*) from shop.restock_task") == len(world.jobs()) == 1
+
+
+@pytest.mark.req("S58")
+async def test_a_kickoff_answers_a_row_that_is_deleted_meanwhile_by_a_message(email: Supervised) -> None:
+    other = email.session("client")
+    other.rows("begin")
+    other.rows("delete from comms.email_message where email_message_id = 7")
+    kicked = asyncio.create_task(asyncio.to_thread(email.owner.value, KICKOFF, 7))
+    await blocked(email.logins.superuser_url)
+    other.rows("commit")
+    other.connection.close()
+
+    assert await kicked == "a row that it names was deleted meanwhile"
+    assert email.facts()["tasks"] == len(email.jobs()) == 0
+
+
 @pytest.mark.req("S44", "S59")
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 async def test_of_two_kickoffs_at_once_one_makes_the_task(email: Supervised, ending: str) -> None:
@@ -303,3 +331,37 @@ def test_it_works_where_tenants_are_separated(postgres18: Postgres) -> None:
 
         assert world.run(SUPERVISOR, TASK) == {"status": "succeeded"}
         assert world.facts() == {"tasks": 1, "attempts": 3, "succeeded": 1, "failed": 2, "final": []}
+
+
+def test_a_member_of_a_tenant_has_no_function_run_but_those_it_may_call(postgres18: Postgres) -> None:
+    """A worker in SQL has rights that a member lacks, and its functions do not learn who has named them."""
+    with supervised(postgres18, f"{DATABASE}_member", tenants=True) as world:
+        world.owner.rows(MESSAGES)
+        world.make()
+        world.owner.rows(FILLED_IN)
+        name = world.logins.name("nobody")
+        world.root.rows("select {s}.bind_tenant(%s, 'acme')", name)
+        member = world.session("nobody")
+        enqueue = "select {s}.tenant_enqueue('acme', %s, %s)"
+        assert world.owner.value(KICKOFF, 7) is None
+        forged = {"original_payload": {"send_email_attempt_id": 1}, "error": "forged"}
+        named = dict.fromkeys(("before_handler", "success_handler", "error_handler"), "comms.record_send_email_failure")
+        attempts: list[tuple[str, Any]] = [
+            ("db_function", {"db_function": "comms.record_send_email_failure", **forged}),
+            ("db_function", None),
+            ("email", named | forged),
+            *(("push", {handler: function} | forged) for handler, function in named.items()),
+        ]
+        for kind, payload in attempts:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may not enqueue jobs") as raised:
+                member.value(enqueue, kind, Jsonb(payload))
+            assert "kickoff" in str(raised.value)
+        assert len(world.jobs()) == 1
+        assert member.value(enqueue, "greet", Jsonb({"name": "Ada", "db_functions": 1})) is not None
+
+        world.owner.rows(f"grant usage on schema comms to {name}")
+        world.owner.rows(f"grant execute on function comms.kickoff_send_email(bigint, timestamptz) to {name}")
+        assert member.value(KICKOFF, 8) is None
+        member.connection.close()
+        world.work("email", provider=lambda request: None)
+        assert world.facts()["succeeded"] == 2

@@ -1,10 +1,12 @@
 """Supervised processes whose jobs ended, but not by their handlers: what is repeated, and what never is."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from postgres_locks import blocked
 from supervised import KICKOFF, SUPERVISOR, TASK, Row, Supervised, outcomes, supervised
 
 DATABASE = "dutiful_supervisors"
@@ -178,6 +180,21 @@ def test_a_task_that_a_person_has_locked_does_not_end_its_checks(email: Supervis
         email.root.rows("select 1 from comms.send_email_task for update")
         (failed,) = email.work("email")
     assert "lock timeout" in failed["payload"]["error_message"]
+    email.time_passes()
+    assert outcomes(email.work("email", provider=lambda request: None)) == ["attempt_created"]
+
+
+@pytest.mark.req("S55")
+async def test_a_check_whose_query_is_cancelled_is_made_again(email: Supervised) -> None:
+    """By a person, or because a worker with short leases lets no function wait as long as for the lock."""
+    email.owner.rows(KICKOFF, 7)
+    with email.root.connection.transaction():
+        email.root.rows("select 1 from comms.send_email_task for update")
+        working = asyncio.create_task(asyncio.to_thread(email.work, "email"))
+        await blocked(email.logins.superuser_url)
+        email.root.rows("select pg_cancel_backend(%s)", email.worker.connection.info.backend_pid)
+        (failed,) = await working
+    assert failed["status"] == "check_failed" and "user request" in failed["payload"]["error_message"]
     email.time_passes()
     assert outcomes(email.work("email", provider=lambda request: None)) == ["attempt_created"]
 

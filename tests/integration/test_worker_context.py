@@ -92,12 +92,16 @@ async def test_a_process_enqueues_on_its_own_account(
     assert (child.parent_id, child.tenant, child.correlation_id) == (None, None, str(child.id))
 
 
+def wants_context(ctx: Context) -> None: ...
+
+
+def wants_resource(db: Any = Inject("db")) -> None: ...
+
+
 @sqlite
 async def test_a_process_has_no_context_to_ask_for(app: Dutiful) -> None:
     with pytest.raises(UsageError, match="no context"):
-
-        @app.job(process=True)
-        def wants(ctx: Context) -> None: ...
+        app.job(process=True)(wants_context)
 
 
 async def test_jobs_of_one_ancestor_share_its_id_as_correlation(app: Dutiful) -> None:
@@ -220,8 +224,7 @@ async def test_a_resource_cannot_be_shared_with_a_process(app: Dutiful) -> None:
     def db() -> str:
         return "db"
 
-    @app.job(process=True)
-    def wants(db: Any = Inject("db")) -> None: ...
+    app.job(process=True)(wants_resource)
 
     with pytest.raises(UsageError, match="process of its own"):
         async with working(app):

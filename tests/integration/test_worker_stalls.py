@@ -151,8 +151,40 @@ async def test_a_worker_that_is_started_while_the_stop_arrives_is_stopped_too(mo
 
     async def rescue(worker_id: UUID) -> None: ...
 
+    async def is_stuck(worker_id: UUID, silent: float) -> bool:
+        return False
+
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_late)
-    supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(600)"], 1, rescue)
+    supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(600)"], 1, rescue, is_stuck)
 
     async with asyncio.timeout(30):
         assert await supervisor.run() == 1  # the child ended by the signal, not of its own will
+
+
+async def test_a_worker_that_runs_again_before_it_would_be_killed_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One sign of life, then none; the print of its stacks ends its silence, and the second one the worker."""
+    child = """
+import os, signal
+to = int(os.environ["DUTIFUL_PULSE"])
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+os.write(to, b".")
+signal.sigwait({signal.SIGTTIN})
+os.write(to, b".")
+signal.sigwait({signal.SIGTTIN})
+"""
+    rescued: list[UUID] = []
+
+    async def rescue(worker_id: UUID) -> None:
+        rescued.append(worker_id)
+        supervisor._on_signal(signal.SIGTERM)
+
+    async def is_stuck(worker_id: UUID, silent: float) -> bool:
+        return True
+
+    supervisor = Supervisor([sys.executable, "-c", child], 1, rescue, is_stuck)
+    async with asyncio.timeout(60):
+        await supervisor.run()
+    assert len(rescued) == 1
+    assert "ended with exit code 0" in caplog.text and "runs again: it is not killed" in caplog.text

@@ -23,8 +23,8 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/limits.py": ["limit_windows"],
     "core/maintenance_window.py": ["maintenance_window"],
     "core/correlation_tree.py": ["correlation_tree"],
-    "core/metrics/alert.py": ["alert"],
-    "core/metrics/catalogue.py": ["alert", "prometheus"],
+    "core/metrics/alert.py": ["alert", "alert_rules"],
+    "core/metrics/catalogue.py": ["alert_rules", "alert", "prometheus"],
     "core/metrics/estimate.py": ["estimate"],
     "core/metrics/last.py": ["last_attempts"],
     "core/metrics/sketch.py": ["sketch", "prometheus"],
@@ -46,8 +46,8 @@ SUITES: Mapping[str, Sequence[str]] = {
     "core/breaker/state.py": ["breaker", "breaker_turns", "breaker_probes"],
     "core/breaker/probes.py": ["breaker_probes", "breaker_turns", "breaker"],
     "worker/leases.py": ["leases"],
-    "worker/settler.py": ["settler", "settler_parts"],
-    "worker/fetcher.py": ["fetcher"],
+    "worker/settler.py": ["settler", "settler_refusals", "settler_parts"],
+    "worker/lanes/fetcher.py": ["fetcher"],
 }
 
 # By module and the name of the mutant: why it behaves as the original does.
@@ -85,7 +85,7 @@ EQUIVALENT: Mapping[str, Mapping[str, str]] = {
         "Leases.claiming: self._underway.discard(answer) → (nothing)": "its answer is set, so no one waits for it",
         "LeaseRenewalThread._check_event_loop: 2 * CHECK_EVERY → 2 / CHECK_EVERY": "CHECK_EVERY is 1",
     },
-    "worker/fetcher.py": {
+    "worker/lanes/fetcher.py": {
         "FetchCursors.lower: level.seq - 1 → level.seq + 1": "of the default alone: the smaller of both is taken",
         "FetchCursors.lower: level.seq - 1 → level.seq - 0": "of the default alone: the smaller of both is taken",
         "LevelSource.empty: return not self._cursors.serves(self._lane.queues) → return None": (

@@ -1,4 +1,7 @@
-"""Limits of both stores against their promise: in whatever order things happen, none is exceeded, none is stuck."""
+"""Limits of both stores against their promise: in whatever order things happen, none is exceeded, none is stuck.
+
+They are declared anew and changed by operators meanwhile: then no more start than are allowed, and what runs is left.
+"""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -28,6 +31,7 @@ KEYS = ("acme", "zeta")
 ACTIONS = (
     *("enqueue", "admit", "claim", "complete") * 4,
     *("pass_time", "promote", "admit everywhere", "fail", "release", "rescue", "cancel", "pause", "resume", "sweep"),
+    *("choose", "declare") * 2,
 )
 PER = timedelta(seconds=20)
 
@@ -42,13 +46,27 @@ class LimitMachine(RuleBasedStateMachine):
         self.starts: list[tuple[datetime, str]] = []
         self.started: dict[int, tuple[datetime, str]] = {}  # by claim
         self.paused: set[str] = set()
+        self.most: dict[str, int] = {}  # of limits that were chosen
+        self.taken: dict[str, Counter[str]] = {}  # of declared limits on what runs at once, by key: as last seen
 
-    @initialize(at_once=st.integers(1, 3), starts=st.integers(1, 4), fixed=st.booleans(), burst=st.integers(0, 3))
-    def declare(self, at_once: int, starts: int, fixed: bool, burst: int) -> None:
-        self.at_once = Limit("at once", at_once)
+    @initialize(
+        at_once=st.integers(1, 3),
+        other=st.integers(1, 3),
+        starts=st.integers(1, 4),
+        fixed=st.booleans(),
+        burst=st.integers(0, 3),
+    )
+    def begin(self, at_once: int, other: int, starts: int, fixed: bool, burst: int) -> None:
+        self.at_once = {name: Limit(name, most) for name, most in (("at once", at_once), ("other", other))}
         self.rate = Limit("starts", starts, PER, burst if 0 < burst < starts else None, fixed)
-        limits = [KindLimit(self.at_once), KindLimit(self.rate)]
+        self._declare(["at once"])
+
+    def _declare(self, names: list[str]) -> None:
+        limits = [KindLimit(self.rate), *(KindLimit(self.at_once[name]) for name in names)]
         self.run(self.store.limits.put(dict.fromkeys(KINDS, limits), now=self.now))
+        running = self._keys(State.RUNNING)
+        self.taken = {name: self.taken.get(name, running) for name in names}
+        self.most = {name: most for name, most in self.most.items() if name in names}
 
     def teardown(self) -> None:
         if hasattr(self, "rate"):
@@ -84,6 +102,12 @@ class LimitMachine(RuleBasedStateMachine):
                 self.paused.discard(kind)
             case "cancel" if self.key_of:
                 self.run(self.store.control.cancel([*self.key_of][pick % len(self.key_of)], "no", now=self.now))
+            case "declare":
+                self._declare([["at once"], ["other"], ["at once", "other"], []][pick // 2 % 4])
+            case "choose" if self.taken:
+                name = [*self.taken][pick % len(self.taken)]
+                self.most[name] = pick // 2 % 5
+                assert self.run(self.store.limits.choose(name, self.most[name]))
             case "complete" | "fail" | "release" if self.claims:
                 self._end(self.claims.pop(pick % len(self.claims)), action, began=pick % 3 > 0)
 
@@ -91,12 +115,18 @@ class LimitMachine(RuleBasedStateMachine):
     def no_limit_is_exceeded(self) -> None:
         if not hasattr(self, "rate"):
             return
-        jobs = self.run(self.store.queries.jobs(JobFilter(limit=10_000))).jobs
-        taken = Counter(self.key_of[job.id] for job in jobs if job.state in (State.READY, State.RUNNING))
-        assert all(count <= self.at_once.most for count in taken.values()), taken
+        taken = self._keys(State.READY, State.RUNNING)
+        for name, before in self.taken.items():
+            at_once = self.most.get(name, self.at_once[name].most)
+            assert all(count <= max(at_once, before[key]) for key, count in taken.items()), (name, taken, before)
+        self.taken = dict.fromkeys(self.taken, taken)
         for window, most in ((PER, self.rate.most), (self.rate.burst_window, self.rate.burst)):
             if window is not None and most is not None:
                 self._check_starts(window, most, fixed=self.rate.fixed and window == PER)
+
+    def _keys(self, *states: State) -> Counter[str]:
+        jobs = self.run(self.store.queries.jobs(JobFilter(limit=10_000))).jobs
+        return Counter(self.key_of[job.id] for job in jobs if job.state in states)
 
     def _check_starts(self, window: timedelta, most: int, *, fixed: bool) -> None:
         for key in KEYS:
@@ -109,7 +139,7 @@ class LimitMachine(RuleBasedStateMachine):
 
     def _enqueue(self, kind: str, key: str, delay: timedelta | None = None) -> None:
         job = keyed(key, limit="at once", kind=kind, delay=delay)
-        options = f'{{"limits": {{"at once": "{key}", "starts": "{key}"}}}}'
+        options = f'{{"limits": {{"at once": "{key}", "other": "{key}", "starts": "{key}"}}}}'
         job = type(job)(**{**{f: getattr(job, f) for f in job.__struct_fields__}, "options": options})
         self.key_of[job.id] = key
         self.run(self.store.jobs.insert([job], now=self.now))
@@ -146,6 +176,9 @@ class LimitMachine(RuleBasedStateMachine):
         for kind in KINDS:
             self.run(self.store.control.resume(PauseScope.KIND, kind))
         self.paused = set()
+        for name in self.taken:
+            self.run(self.store.limits.choose(name, None))
+        self.most = {}
         for _ in range(10 * len(self.key_of) + 10):
             self.now += timedelta(seconds=7)
             self.run(rescue(self.store, now=self.now))

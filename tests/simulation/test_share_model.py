@@ -18,8 +18,8 @@ from dutiful.declare.lane import LaneSettings
 from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.store.claims import Completion
-from dutiful.worker.fetcher import FetchCursors
-from dutiful.worker.shares import FairBuffer, FairSource
+from dutiful.worker.lanes.fetcher import FetchCursors
+from dutiful.worker.lanes.shares import FairBuffer, FairSource
 from suite.builders import ADA, KIND, at, change, enqueue, new_job
 
 TENANTS = ("acme", "zeta", "moon", None)

@@ -379,6 +379,6 @@ def test_sqlite_agrees_with_the_model(tmp_path: Path, sqlite_template: Path, len
     simulate_sqlite(StoreMachine, tmp_path, sqlite_template, length)
 
 
-@each_length(24, steps=120)
+@each_length(16, steps=120)
 def test_postgres_agrees_with_the_model(clean18: CleanDatabase, length: settings) -> None:
     simulate_postgres(StoreMachine, clean18, length)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutiful.core.correlation_tree import CorrelationTree, Member, Relation
-from dutiful.core.job import JobRecord
+from dutiful.core.correlation_tree import CorrelationTree, Member, Need, Relation
+from dutiful.core.job import JobRecord, OnFailure
 from dutiful.core.states import State
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -37,9 +37,13 @@ def member(number: int, parent: int | None = None, retry_of: int | None = None, 
     return Member(**facts | fields)
 
 
-def drawn(*members: Member) -> list[tuple[int, int]]:
+def drawn(*members: Member, cut: bool = False) -> list[tuple[int, int]]:
     """The tree, line by line: number and depth."""
-    return [(one.id.int, one.depth) for one in CorrelationTree.of("c", members).tree()]
+    return [(one.id.int, one.depth) for one in CorrelationTree.of("c", members, cut=cut).tree()]
+
+
+def needing(number: int, parent: int | None, *needs: int) -> Member:
+    return member(number, parent, needs=tuple(Need(UUID(int=need), OnFailure.CANCEL) for need in needs))
 
 
 @pytest.mark.req("L98")
@@ -69,6 +73,30 @@ def test_a_retry_stands_under_the_job_that_it_repeats_not_beside_it() -> None:
 
 def test_whose_parent_is_gone_stands_at_the_root_and_a_retry_of_one_under_its_parent() -> None:
     assert drawn(member(2, 1), member(3, 99, retry_of=98), member(4, 2, retry_of=97)) == [(2, 0), (4, 1), (3, 0)]
+
+
+def test_a_job_that_waits_for_siblings_stands_after_the_newest_of_them() -> None:
+    family = CorrelationTree.of("c", [member(1), member(2, 1), member(3, 1), needing(4, 1, 2, 3)])
+
+    last = family.members[-1]
+    assert (last.under, last.relation) == (UUID(int=3), Relation.AFTER)
+
+
+def test_a_job_that_waits_for_others_than_siblings_stands_under_its_parent_and_after_them_if_it_has_none() -> None:
+    others = (member(1), member(2, 1), member(3))
+
+    assert drawn(*others, needing(4, 3, 2), needing(5, 3, 99)) == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 1)]
+    assert drawn(*others, needing(4, None, 2)) == [(1, 0), (2, 1), (4, 2), (3, 0)]
+    assert member(1).needs_total == 0
+
+
+def test_branches_with_failed_jobs_come_first_only_in_a_tree_that_is_cut() -> None:
+    failed: dict[str, Any] = {"state": State.FAILED}
+    healthy = (member(1), member(2, 1), member(3))
+    branch = (member(4, 3), member(5, 3, **failed), member(6, 5), member(7, 3, **failed))
+
+    assert drawn(*healthy, *branch, cut=True) == [(3, 0), (5, 1), (6, 2), (7, 1), (4, 1), (1, 0), (2, 1)]
+    assert drawn(*healthy, *branch) == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 1), (6, 2), (7, 1)]
 
 
 @pytest.mark.timeout(20)

@@ -1,7 +1,10 @@
 """When hints are sent: with a commit, or by themselves; none is forgotten, and none is sent twice."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from dutiful.client.batch_inserter import FEW, insert_and_hint
 from dutiful.core.job import Inserted, NewJob
 from dutiful.delivery import postgres
 from dutiful.delivery.base import EVERYWHERE, Hints, QueueLevels
-from dutiful.delivery.postgres import PostgresDelivery, read_hint
+from dutiful.delivery.postgres import Listener, PostgresDelivery, read_hint
 from suite.builders import made, new_job
 
 MAIL: QueueLevels = frozenset({("mail", 1)})
@@ -166,3 +169,87 @@ async def test_a_hint_spares_the_listener_whose_owner_knows(sent: Sent) -> None:
     assert (has_hint(own), has_hint(other)) == (False, True)
     await delivery.close()
     assert sent == ['[["mail",1]]'], "other processes do not know"
+
+
+class Heard:
+    """What a listener heard, and its connections to a server that the test plays."""
+
+    def __init__(self) -> None:
+        self.payloads: list[str] = []
+        self.connections: list[Connection] = []
+        self.ready = asyncio.Event()
+        self.listener = Listener(
+            self._connect, ["jobs"], lambda _, payload: self.payloads.append(payload), self.ready.set
+        )
+
+    async def _connect(self) -> "Connection":
+        self.connections.append(Connection())
+        return self.connections[-1]
+
+    async def connected(self) -> "Connection":
+        await asyncio.wait_for(self.ready.wait(), 10)
+        self.ready.clear()
+        return self.connections[-1]
+
+
+class Connection:
+    def __init__(self) -> None:
+        self._closed = False
+        self._ended: Callable[[object], None]
+        self._heard: Callable[[object, int, str, str], None]
+
+    def add_termination_listener(self, ended: Callable[[object], None]) -> None:
+        self._ended = ended
+
+    async def add_listener(self, _channel: str, heard: Callable[[object, int, str, str], None]) -> None:
+        self._heard = heard
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def terminate(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._ended(self)
+
+    def notify(self, number: int) -> None:
+        for n in range(number):
+            self._heard(self, 4711, "jobs", str(n))
+
+
+@pytest.fixture
+async def heard(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Heard]:
+    monkeypatch.setattr(postgres, "FLOOD", 10)
+    monkeypatch.setattr(postgres, "FLOOD_REST", 0)
+    heard = Heard()
+    heard.listener.start()
+    yield heard
+    if (stopped := heard.listener.stop()) is not None:
+        await asyncio.wait([stopped])
+
+
+async def test_a_flood_of_notifications_is_cut_off_and_followed_by_a_look(
+    heard: Heard, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await heard.connected()
+    first.notify(1_000)
+    assert (len(heard.payloads), first.is_closed()) == (10, True)
+
+    second = await heard.connected()  # which is a reason to look
+    second.notify(10)
+    assert (len(heard.payloads), second.is_closed()) == (20, False)
+
+    second.notify(1)
+    assert second.is_closed()
+    floods = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["process 4711" in record.getMessage() for record in floods] == [True], "one line a minute"
+
+
+async def test_as_many_notifications_over_a_longer_time_are_all_heard(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await heard.connected()
+    for second in range(5):
+        monkeypatch.setattr(postgres, "time", SimpleNamespace(monotonic=lambda second=second: float(second)))
+        connection.notify(10)
+    assert (len(heard.payloads), connection.is_closed()) == (50, False)

@@ -18,7 +18,7 @@ from dutiful.operator.drain import (
     is_claimed,
     may_run,
 )
-from dutiful.operator.jobs_fail import FAILED_BY_HAND
+from dutiful.operator.jobs.fail import FAILED_BY_HAND
 from dutiful.store.control import Pause, PauseScope
 from dutiful.store.workers import LaneRecord, Process, WorkerRecord
 

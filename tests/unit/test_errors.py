@@ -9,18 +9,28 @@ import pytest
 
 from dutiful.core.errors import (
     BreakerOpen,
+    CannotOpen,
     DutifulError,
     FieldError,
     JobFailed,
     PayloadInvalid,
+    QueueRefused,
     SchemaMismatch,
     UniqueConflict,
+    UnknownDependency,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Made = Callable[[], DutifulError]
 CARRIED: list[tuple[Made, str, dict[str, object]]] = [
     (lambda: UniqueConflict("the key is taken", UUID(int=1)), "the key is taken", {"existing": UUID(int=1)}),
+    (lambda: UnknownDependency("job 1 is unknown", UUID(int=1)), "job 1 is unknown", {"job_id": UUID(int=1)}),
+    (lambda: CannotOpen("its key is not known", "k1"), "its key is not known", {"key": "k1"}),
+    (
+        lambda: QueueRefused(["mail"], "another key has its name", "rename that"),
+        "another key has its name; rename that",
+        {"queues": frozenset({"mail"})},
+    ),
     (
         lambda: SchemaMismatch("the schema is old", "wait for the deploy"),
         "the schema is old; wait for the deploy",

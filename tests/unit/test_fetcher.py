@@ -15,8 +15,8 @@ from dutiful.core.job import Claim
 from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
-from dutiful.worker.fetcher import FORGET_AFTER, MOST_ASKED, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
-from dutiful.worker.inbox import Inbox, InboxSource
+from dutiful.worker.lanes.fetcher import FORGET_AFTER, MOST_ASKED, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
+from dutiful.worker.lanes.inbox import Inbox, InboxSource
 from dutiful.worker.leases import Leases
 
 __all__ = ["clock"]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from worker_parts import AWAY, GREET, MovingClock, ScriptedClaims, clock, config_of, held, new_claim
 
@@ -11,9 +12,9 @@ from dutiful.core.job import Claim
 from dutiful.core.outcome import Done, Failed, Released
 from dutiful.core.settle import Policy
 from dutiful.declare.lane import LaneSettings
-from dutiful.worker import lane as module
-from dutiful.worker.fetcher import FetchCursors, Suspects
-from dutiful.worker.lane import UNSTARTED_FOR, Lane
+from dutiful.worker.lanes import lane as module
+from dutiful.worker.lanes.fetcher import FetchCursors, Suspects
+from dutiful.worker.lanes.lane import UNSTARTED_FOR, Lane
 from dutiful.worker.leases import Leases
 from dutiful.worker.slots import Slots, StopReason
 
@@ -104,6 +105,22 @@ async def test_a_buffered_claim_that_is_known_to_be_lost_is_never_started(parts:
     parts.run_slot()
     await turns()
     assert parts.executor.ran == [] and parts.settler.settled == [(1, Released(began=False))]
+
+
+async def test_fewer_jobs_are_claimed_ahead_the_larger_their_payloads_are(parts: Parts) -> None:
+    large = "x" * (module.AHEAD_SIZE // 10)
+    parts.lane.rate = 1e6
+    parts.receive(new_claim(1))
+    ahead, _ = parts.lane._demand()
+    parts.receive(msgspec.structs.replace(new_claim(2), payload=large))
+    parts.run_slot()
+    await turns()
+    bounded, free = parts.lane._demand()
+    for number in range(3, 60):
+        parts.receive(new_claim(number))
+        await turns()
+    again, _ = parts.lane._demand()
+    assert ahead > 1000 and bounded - free == 10 and again > 1000
 
 
 async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Parts, clock: MovingClock) -> None:

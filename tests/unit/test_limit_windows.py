@@ -15,7 +15,7 @@ FIXED = Limit("api", 10, per=MINUTE, fixed=True)
 
 def test_a_limit_slides_and_lets_all_start_together_unless_it_says_otherwise() -> None:
     limit = Limit("api", 10)
-    assert (limit.per, limit.burst, limit.fixed) == (None, None, False)
+    assert (limit.per, limit.burst, limit.fixed, limit.feedback) == (None, None, False, False)
 
 
 @pytest.mark.parametrize(("burst", "window"), [(1, 6), (5, 30), (9, 54)])

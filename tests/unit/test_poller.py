@@ -12,9 +12,9 @@ from worker_parts import AWAY, MovingClock, config_of, new_claim
 from dutiful.core.errors import StoreUnavailable
 from dutiful.delivery.base import EVERYWHERE, QueueLevels
 from dutiful.store.claims import QueueLevel
-from dutiful.worker.fetcher import MOST_HINTED, FetchCursors
-from dutiful.worker.poller import SLOW, Poller
-from dutiful.worker.selection import Selection
+from dutiful.worker.lanes.fetcher import MOST_HINTED, FetchCursors
+from dutiful.worker.lanes.poller import SLOW, Poller
+from dutiful.worker.lanes.selection import Selection
 
 KNOWN = QueueLevel("known", 100, 7)
 
@@ -94,7 +94,7 @@ class Polling:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> MovingClock:
     moving = MovingClock()
-    monkeypatch.setattr("dutiful.worker.poller.time", moving)
+    monkeypatch.setattr("dutiful.worker.lanes.poller.time", moving)
     return moving
 
 
@@ -124,7 +124,7 @@ async def test_a_hint_with_names_does_not_wait_for_one_without(
     clock: MovingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the start of a worker, and after enqueues by SQL, jobs began up to a quarter of a second late."""
-    monkeypatch.setattr("dutiful.worker.poller.LONGEST_REST", 3_600)
+    monkeypatch.setattr("dutiful.worker.lanes.poller.LONGEST_REST", 3_600)
     polling = Polling(clock)
     polling.claims.takes = 1_000.0
     await polling.poller.peek()

@@ -130,6 +130,17 @@ async def test_a_sleep_ends_when_a_job_of_this_worker_is_due_and_the_earliest_co
     await asyncio.wait_for(sleeping, 10)
 
 
+async def test_a_sleep_that_is_cancelled_in_the_moment_it_is_woken_is_cancelled() -> None:
+    """A worker that stops while its last jobs end would go on to lead, and not resign."""
+    runner = Maintaining().runner
+    sleeping = asyncio.create_task(runner._sleep(60))
+    await asyncio.sleep(0)
+    runner._wake.set()
+    sleeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(sleeping, 10)
+
+
 @pytest.mark.parametrize(("late", "resigned"), [(0.0, 0), (60.0, 1)])
 async def test_a_leader_that_wakes_too_late_lets_another_lead(
     monkeypatch: pytest.MonkeyPatch, late: float, resigned: int

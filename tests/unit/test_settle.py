@@ -134,7 +134,7 @@ def test_what_was_not_started_gets_its_position_back_and_spends_nothing() -> Non
 
 def test_a_lost_attempt_counts_as_a_crash_and_not_as_an_attempt() -> None:
     change = decided(Lost(), attempt=5, crashes=1, max_attempts=5)
-    assert (change.to, change.attempt, change.crashes) == (State.READY, 4, 2)
+    assert (change.to, change.attempt, change.crashes, change.keep_seq) == (State.READY, 4, 2, True)
 
 
 def test_too_many_crashes_make_a_dead_letter() -> None:

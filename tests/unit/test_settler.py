@@ -2,137 +2,36 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
-from uuid import UUID
 
 import pytest
-from worker_parts import AWAY, MovingClock, ScriptedClaims, after, clock, held, new_claim
+from settling import (
+    OOPS,
+    SLEEP,
+    TIMING,
+    WEBHOOK,
+    Settling,
+    done,
+    flowing,
+    running,
+    settling,
+    turns,
+)
+from worker_parts import AWAY, ScriptedClaims, after, clock, held, new_claim
 
 from dutiful.core.errors import DataRefused, StoreAway
-from dutiful.core.job import Claim
-from dutiful.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Released, Snoozed
+from dutiful.core.outcome import Cancelled, Done, Failed, Outcome, Released, Snoozed
 from dutiful.core.states import State
 from dutiful.delivery.base import EVERYWHERE
-from dutiful.store.claims import Refusal, RefusalReason
+from dutiful.store.claims import Refusal
 from dutiful.worker import settler as module
-from dutiful.worker.counters import AttemptCounters, Timing
-from dutiful.worker.executor.outcomes import Settlement
 from dutiful.worker.leases import Leases
-from dutiful.worker.settler import BATCH, FIRST_RETRY, FLOW, RETRY_LOCKED, SettleBatch, Settler
+from dutiful.worker.settler import BATCH, FIRST_RETRY, FLOW, SettleBatch, Settler
 
-__all__ = ["clock"]
-TIMING = Timing(0.5, 2.0)
-OOPS = {"type": "ValueError", "message": "oops"}
-WEBHOOK = '{"webhook": {"url": "https://shop.example"}}'
-SLEEP = asyncio.sleep  # the real one
+__all__ = ["clock", "settling"]
 REFUSED = DataRefused("the database does not accept it")
-
-
-class NotedMaintenance:
-    def __init__(self) -> None:
-        self.wants_jobs = False
-        self.scheduled: list[timedelta] = []
-        self.ended = 0
-        self.freed = 0
-        self.awaited: list[int] = []
-
-    def job_scheduled(self, delay: timedelta) -> None:
-        self.scheduled.append(delay)
-
-    def jobs_ended(self) -> None:
-        self.ended += 1
-
-    def slots_freed(self, jobs: Iterable[UUID]) -> None:
-        self.freed += len(list(jobs))
-
-    def awaited_ended(self, job_ids: Iterable[UUID]) -> None:
-        self.awaited += [job_id.int for job_id in job_ids]
-
-
-class NotedDelivery:
-    def __init__(self) -> None:
-        self.hints: list[Any] = []
-
-    def hint(self, levels: Any) -> None:
-        self.hints.append(levels)
-
-
-class Settling:
-    def __init__(self, kinds: Mapping[str, Any] | None = None, limits: Any = None) -> None:
-        self.claims = ScriptedClaims()
-        self.leases = Leases()
-        self.counters = AttemptCounters()
-        self.maintenance = NotedMaintenance()
-        self.delivery = NotedDelivery()
-        self.settler = Settler(
-            self.claims,  # type: ignore[arg-type]
-            kinds or {},
-            self.leases,
-            lambda low, high: low,
-            self.counters,
-            self.delivery,  # type: ignore[arg-type]
-            self.maintenance,  # type: ignore[arg-type]
-            limits=limits,
-        )
-        self.pauses: list[float] = []
-
-    def settle(self, number: int, outcome: Settlement, timing: Timing | None = TIMING, **fields: Any) -> Claim:
-        claim = new_claim(number, **fields)
-        self.leases.add([claim])
-        self.settler.settle(claim, outcome, timing)
-        return claim
-
-    def counted(self) -> dict[str, int]:
-        return {one.outcome: one.count for one in self.counters._take()}
-
-    def stored(self, verb: str = "complete") -> list[list[int]]:
-        return [[one.claim_id for one in given] for given in self.claims.asked(verb)]
-
-    def leased(self) -> set[int]:
-        return {claim.claim_id for claim, _ in self.leases.snapshot()}
-
-
-@pytest.fixture
-async def settling(clock: MovingClock, monkeypatch: pytest.MonkeyPatch) -> Settling:
-    one = Settling()
-
-    async def pause(seconds: float) -> None:
-        one.pauses.append(seconds)
-        clock.now += seconds
-        await SLEEP(0)
-
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    return one
-
-
-@asynccontextmanager
-async def running(settler: Settler) -> AsyncIterator[None]:
-    """The settler's own task while the block runs; it ends by itself once everything is stored."""
-    task = asyncio.create_task(settler.run())
-    yield
-    settler.close()
-    await asyncio.wait_for(task, 10)
-
-
-def done(settling: Settling, first: int, count: int) -> None:
-    for number in range(first, first + count):
-        settling.settle(number, Done(None))
-
-
-async def flowing(settling: Settling, count: int = FLOW) -> None:
-    """Stores one outcome; while that is under way, as many come in as make a flow, or more."""
-
-    async def meanwhile(given: Any) -> list[Refusal]:
-        done(settling, 2, count)
-        return []
-
-    settling.claims.script("complete", meanwhile)
-    settling.settle(1, Done(None))
-    await turns(10)
 
 
 async def test_while_many_outcomes_come_in_they_are_gathered(
@@ -185,14 +84,6 @@ async def test_a_flow_that_ends_is_stored_after_a_moment(settling: Settling, mon
         while len(settling.stored()) < 2:
             await SLEEP(0.001)
     assert [len(batch) for batch in settling.stored()] == [1, FLOW]
-
-
-def locked(*claims: Claim) -> list[Refusal]:
-    return [Refusal(claim.job_id, claim.claim_id, RefusalReason.LOCKED) for claim in claims]
-
-
-def refused(reason: RefusalReason, *claims: Claim) -> list[Refusal]:
-    return [Refusal(claim.job_id, claim.claim_id, reason) for claim in claims]
 
 
 # --- storing
@@ -288,11 +179,6 @@ async def test_a_flush_waits_for_what_is_under_way(settling: Settling) -> None:
         assert settling.settler.unsettled == set()
 
 
-async def turns(number: int = 5) -> None:
-    for _ in range(number):
-        await SLEEP(0)
-
-
 async def test_a_settler_that_is_closed_stores_the_rest_first(settling: Settling) -> None:
     settling.settle(1, Done(None))
     settling.claims.script("complete", AWAY)
@@ -363,137 +249,6 @@ async def test_a_change_without_an_error_that_is_refused_is_stored_with_one_that
         await settling.settler.flush()
     (change,) = settling.claims.asked("settle")[1]
     assert change.errors[0]["class"] == "retryable"
-
-
-# --- leases that a user's transaction holds
-
-
-async def test_a_locked_lease_is_set_aside_and_tried_again_later(settling: Settling, clock: MovingClock) -> None:
-    first, second = settling.settle(1, Done(None)), settling.settle(2, Failed(OOPS, final=True))
-    settling.settle(3, Done(None))
-    settling.settle(4, Failed(OOPS, final=True))
-    settling.claims.script("complete", locked(first), [], locked(first))
-    settling.claims.script("settle", locked(second), locked(second))
-    async with running(settling.settler):
-        await until(lambda: settling.settler.settled_count == 2)
-        assert settling.leased() == {1, 2} and settling.settler.pending == 2
-        assert settling.settler.unsettled == {1, 2}
-        settling.settle(5, Done(None))
-        await until(lambda: settling.settler.settled_count == 3)
-        assert settling.stored() == [[1, 3], [5]], "not tried again before its time"
-        for _ in range(2):
-            clock.now += RETRY_LOCKED
-            settling.settler._wake.set()
-            await turns(20)
-        assert settling.leased() == set()
-        await asyncio.wait_for(settling.settler.flush(), 5)
-    assert settling.stored() == [[1, 3], [5], [1], [1]] and settling.stored("settle") == [[2, 4], [2], [2]]
-    assert settling.claims.skipped == [False, False, False, True, True, True, True]
-    assert settling.counted() == {"completed": 3, "failed": 2}
-
-
-async def test_a_locked_lease_is_logged_once(settling: Settling, clock: MovingClock, caplog: Any) -> None:
-    claim = settling.settle(1, Done(None))
-    settling.claims.script("complete", locked(claim), locked(claim), locked(claim))
-    async with running(settling.settler):
-        for _ in range(4):
-            await turns(10)
-            clock.now += RETRY_LOCKED
-            settling.settler._wake.set()
-        await asyncio.wait_for(settling.settler.flush(), 5)
-        assert caplog.text.count("1 outcomes wait for transactions") == 1
-        settling.claims.script("complete", locked(settling.settle(2, Done(None))))
-        await turns(10)
-        clock.now += RETRY_LOCKED
-        await asyncio.wait_for(settling.settler.flush(), 5)
-    assert caplog.text.count("1 outcomes wait for transactions") == 2, "another one is news"
-
-
-async def test_a_flush_tries_locked_leases_again_whose_time_has_come(
-    settling: Settling, clock: MovingClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRY_LOCKED", 3_600.0)
-    settling.claims.script("complete", locked(settling.settle(1, Done(None))))
-    async with running(settling.settler):
-        await turns(10)
-        clock.now += 3_600
-        await asyncio.wait_for(settling.settler.flush(), 5)
-    assert settling.stored() == [[1], [1]]
-
-
-async def test_without_a_signal_locked_leases_are_tried_again_after_a_while(
-    settling: Settling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRY_LOCKED", 0.001)  # real time: the wait itself is what is tested
-    monkeypatch.setattr(module, "time", __import__("time"))
-    claim = settling.settle(1, Done(None))
-    settling.claims.script("complete", locked(claim))
-    async with running(settling.settler):
-        await until(lambda: settling.settler.settled_count == 1)
-    assert settling.stored() == [[1], [1]]
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not look():
-            await SLEEP(0.001)
-
-
-# --- claims that are lost, and cancellations
-
-
-async def test_a_lost_completion_is_not_counted_and_is_logged(settling: Settling, caplog: Any) -> None:
-    lost, *repeated = (settling.settle(number, Done(None)) for number in (1, 2, 3))
-    refusals = [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, *repeated)]
-    settling.claims.script("complete", refusals)
-    async with running(settling.settler):
-        await settling.settler.flush()
-    assert settling.counted() == {"completed": 2} and settling.leased() == set()
-    (logged,) = (record for record in caplog.records if "its claim was lost" in record.getMessage())
-    assert logged.kind == "greet" and "0000195" in logged.getMessage(), "with what is known of the job"
-
-
-async def test_a_lost_failure_is_not_counted_and_a_repeated_one_is(settling: Settling, caplog: Any) -> None:
-    lost, *repeated = (settling.settle(number, Failed(OOPS, final=True)) for number in (1, 2, 3))
-    settling.claims.script("settle", [*refused(RefusalReason.LOST, lost), *refused(RefusalReason.REPEATED, *repeated)])
-    async with running(settling.settler):
-        await settling.settler.flush()
-    assert settling.counted() == {"failed": 2} and not settling.counters._ended
-    assert caplog.text.count("its claim was lost, so this outcome is discarded") == 1
-
-
-async def test_a_lost_attempt_that_a_rescuer_has_stored_is_counted_by_the_rescuer(settling: Settling) -> None:
-    claim = settling.settle(1, Lost())
-    settling.claims.script("settle", refused(RefusalReason.REPEATED, claim))
-    async with running(settling.settler):
-        await settling.settler.flush()
-    assert settling.counted() == {}
-
-
-async def test_a_job_that_would_live_on_though_it_is_to_be_cancelled_is_cancelled(settling: Settling) -> None:
-    claim = settling.settle(1, Failed(OOPS, ValueError))
-    settling.settle(2, Failed(OOPS, ValueError))
-    settling.claims.script("settle", refused(RefusalReason.CANCEL_REQUESTED, claim))
-    async with running(settling.settler):
-        await settling.settler.flush()
-    first, (again,) = settling.claims.asked("settle")
-    assert [one.to for one in first] == [State.SCHEDULED] * 2
-    assert (again.claim_id, again.to) == (1, State.CANCELLED)
-    assert settling.leased() == set()
-    assert settling.counted().get("cancelled") == 1
-    assert len(settling.maintenance.scheduled) == 1, "that of the other one"
-
-
-async def test_a_completion_of_a_job_that_is_to_be_cancelled_is_stored_as_cancelled(settling: Settling) -> None:
-    unwanted, _ = settling.settle(1, Done('"1"')), settling.settle(2, Done('"2"'))
-    settling.claims.script("complete", refused(RefusalReason.CANCEL_REQUESTED, unwanted))
-    async with running(settling.settler):
-        await settling.settler.flush()
-    ((change,),) = settling.claims.asked("settle")
-    assert (change.claim_id, change.to) == (1, State.CANCELLED)
-    times = {one.outcome: (one.count, one.run_microseconds) for one in settling.counters._take()}
-    assert times == {"completed": (1, 2_000_000), "cancelled": (1, 2_000_000)}
-    assert settling.leased() == set() and settling.settler.settled_count == 2
 
 
 # --- what others are notified of

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from test_settler import OOPS, WEBHOOK, Settling, refused, running, until
+from settling import OOPS, WEBHOOK, Settling, refused, running, until
 from worker_parts import AWAY, MovingClock, after, clock, new_claim
 
 from dutiful.core import ids

@@ -32,6 +32,17 @@ def test_a_name_that_is_none_is_refused(process: str) -> None:
         make(process)
 
 
+def test_no_process_replaces_a_function_of_another() -> None:
+    made = {
+        name: set(re.findall(r"create or replace function (\S+?)\(", make(f"comms.{name}")))
+        for name in ("send", "sent", "send_attempt", "send_task", "has_send", "count_send", "send_succeeded")
+    }
+    functions = [function for found in made.values() for function in found]
+    assert len(functions) == len(set(functions)) == 6 * len(made)
+    with pytest.raises(UsageError, match=r"count_send_failed_attempts would replace .* of a process send$"):
+        make("comms.send_failed")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

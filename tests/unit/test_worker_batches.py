@@ -12,7 +12,7 @@ from dutiful.core.outcome import Cancelled
 from dutiful.declare.batch import BatchSpec
 from dutiful.store.control import Pause, PauseScope
 from dutiful.worker.batches import Batch, Gathering
-from dutiful.worker.shares import FairBuffer
+from dutiful.worker.lanes.shares import FairBuffer
 from dutiful.worker.slots import Slot, StopReason
 
 LINGER = timedelta(seconds=10)

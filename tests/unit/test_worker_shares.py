@@ -9,8 +9,8 @@ from dutiful.core.job import Claim
 from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import ClaimRequest
 from dutiful.store.shares import EACH, FIRST, Look, LookRequest, Place, ShareRequest, TenantLevel
-from dutiful.worker.fetcher import MOST_ASKED, FetchCursors
-from dutiful.worker.shares import MOST_LOOKS, FairBuffer, FairSource
+from dutiful.worker.lanes.fetcher import MOST_ASKED, FetchCursors
+from dutiful.worker.lanes.shares import MOST_LOOKS, FairBuffer, FairSource
 
 
 class PagedShares:

@@ -61,7 +61,7 @@ class MovingClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> MovingClock:
     moving = MovingClock()
-    for module in ("leases", "settler", "fetcher"):
+    for module in ("leases", "settler", "lanes.fetcher"):
         monkeypatch.setattr(f"dutiful.worker.{module}.time", moving)
     return moving
 

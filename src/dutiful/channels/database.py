@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from dutiful.core.errors import DutifulError, NotAllowed, SchemaMismatch, StoreAway, StoreUnavailable
+from dutiful.core.errors import DutifulError, NotAllowed, SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
 from dutiful.core.retry.error_info import storable
 from dutiful.stores import liveness
 from dutiful.stores.database_url import redacted_url
@@ -32,15 +32,19 @@ _BEGIN = "begin isolation level read committed"
 _UNLOCK = "select pg_advisory_unlock_all()"
 _COMMIT = f"commit; reset session authorization; reset all; close all; unlisten *; discard temp; {_UNLOCK}"
 _ROLLBACK = f"rollback; {_UNLOCK}"
+_READ_ONLY = asyncpg.exceptions.ReadOnlySQLTransactionError
 # A function that raised one of these may succeed if it is run again: conflicts of transactions, a lack of resources.
 _TRANSIENT = (
     asyncpg.exceptions.TransactionRollbackError,
     asyncpg.exceptions.LockNotAvailableError,
     asyncpg.exceptions.InsufficientResourcesError,
-    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    _READ_ONLY,
 )
-# A function, perhaps another one before, has deallocated all that is prepared in the session.
-_STATEMENT_LOST = asyncpg.exceptions.InvalidSQLStatementNameError
+# A function, perhaps another one before, has deallocated all that is prepared in the session, or left something there.
+_SESSION_CHANGED = (
+    asyncpg.exceptions.InvalidSQLStatementNameError,
+    asyncpg.exceptions.DuplicatePreparedStatementError,
+)
 
 
 class ChannelJob(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ class FunctionFailed(Exception):
         super().__init__(_message(error))
         self.type = type(error).__name__
         self.transient = isinstance(error, _TRANSIENT)
+        self.read_only = isinstance(error, _READ_ONLY)
 
 
 class ConnectionLost(StoreAway):
@@ -97,7 +102,7 @@ class ClaimTransaction:
             self._connection.terminate()  # the rest of the reply may still be on the way
             raise FunctionFailed(error) from error
         except DRIVER_ERRORS as error:
-            if _is_raised(error) and not isinstance(error, _STATEMENT_LOST):
+            if _is_raised(error) and not isinstance(error, _SESSION_CHANGED):
                 raise FunctionFailed(error) from error
             raise self._translated(error) from error
 
@@ -116,9 +121,10 @@ class ClaimTransaction:
             raise self._translated(error) from error
 
     def _translated(self, error: BaseException) -> DutifulError:
-        if isinstance(error, _STATEMENT_LOST):
+        if isinstance(error, _SESSION_CHANGED):
             self._connection.terminate()  # no other function is to be run on it
-            return ConnectionLost(f"its session has lost the statements of the worker: {error.args[0]}")
+            what = str(error.args[0]).partition("\n")[0]
+            return ConnectionLost(f"what is prepared in its session was changed by a function: {what}")
         return translate(error, self._url)
 
 
@@ -239,14 +245,27 @@ class ChannelDatabase:
                 transaction = ClaimTransaction(connection, self._sql, self.url)
                 yield transaction
                 committing = True
+        except FunctionFailed as failed:
+            if failed.read_only:
+                await self._check_writable()
+            raise
         except DutifulError as error:
-            if transaction is None or not transaction.ran or isinstance(error, ConnectionLost):
+            # Another transaction keeps the job's lease, which is no fault of the function.
+            kept = isinstance(error, StoreBusy) and not committing
+            if transaction is None or not transaction.ran or kept or isinstance(error, ConnectionLost):
                 raise
             cause = error.__cause__ or error
+            if isinstance(cause, _READ_ONLY):
+                await self._check_writable()
             if not isinstance(error, StoreUnavailable) or (committing and _is_raised(cause)):
                 raise FunctionFailed(cause) from error
             what = "its job could not be completed" if _is_raised(cause) else "its connection ended while it ran"
             raise ConnectionLost(f"{what}: {str(cause) or type(cause).__name__}") from error
+
+    async def _check_writable(self) -> None:
+        """Raises StoreAway if the server takes no writes, as after a failover: that is no fault of a function."""
+        if (await self._fetch("read_only"))[0][0]:
+            raise StoreAway(f"the database {self.url} takes no writes: check that it is the primary, and not read-only")
 
     async def _check_rights(self) -> None:
         rows = await self._fetch("rights", _CALLED)

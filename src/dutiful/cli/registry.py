@@ -1,9 +1,12 @@
 """All commands in one tree."""
 
 import importlib
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import CommandInfo, OptionInfo
 
 from dutiful import __version__
 from dutiful.cli.target import Target
@@ -45,6 +48,8 @@ VERBS = {
     "audit": "audit",
     "tokens": "tokens",
 }
+# What help calls the value of an option that does not name it itself; a flag has none.
+VALUES = {str: "TEXT", int: "NUMBER", bool: ""}
 
 
 def build(verb: str | None) -> typer.Typer:
@@ -60,7 +65,38 @@ def build(verb: str | None) -> typer.Typer:
     cli.callback()(_choose)
     for module in [VERBS[verb]] if verb in VERBS else dict.fromkeys(VERBS.values()):
         importlib.import_module(f"dutiful.cli.commands.{module}").register(cli)
+    _name_values(_choose)
+    for command in _commands(cli):
+        assert command.callback is not None
+        command.help = _unwrapped(command.callback.__doc__ or "")
+        _name_values(command.callback)
     return cli
+
+
+def _commands(cli: typer.Typer) -> Iterator[CommandInfo]:
+    yield from cli.registered_commands
+    for group in cli.registered_groups:
+        if group.typer_instance is not None:
+            yield from _commands(group.typer_instance)
+
+
+def _unwrapped(help: str) -> str:
+    """Joins the lines of each paragraph, because terminals have widths of their own."""
+    paragraphs = inspect.cleandoc(help).split("\n\n")
+    return "\n\n".join(one if "\b" in one else " ".join(one.split()) for one in paragraphs)
+
+
+def _name_values(function: Callable[..., Any]) -> None:
+    for hint in get_type_hints(function, include_extras=True).values():
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and option.metavar is None:
+                option.metavar = _value(hint.__origin__)
+
+
+def _value(hint: Any) -> str | None:
+    """None for a choice, whose values are shown."""
+    named = (hint, *get_args(hint), *(arg for part in get_args(hint) for arg in get_args(part)))
+    return next((word for kind, word in VALUES.items() if kind in named), None)
 
 
 def _print_version(wanted: bool) -> None:

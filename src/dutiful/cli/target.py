@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import typer
 
+import dutiful
 from dutiful.app import Dutiful
 from dutiful.client.client import Client
 from dutiful.core.errors import UsageError
@@ -22,6 +23,7 @@ from dutiful.store import Store
 
 T = TypeVar("T")
 SQLITE = "sqlite:///"
+OURS = f"{Path(dutiful.__file__).parent}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def import_object(name: str, what: str, wanted: type[T]) -> T:
 
 
 def _broken(what: str, name: str, error: BaseException) -> UsageError:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    last = frames[-1] if len(frames) > 1 else None
+    # Not of our own, which declarations call: the line to change is the user's.
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<frozen", OURS))]
+    last = frames[-1] if frames else None
     where = f" ({os.path.relpath(last.filename)}, line {last.lineno})" if last else ""
     return UsageError(f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}{where}")

@@ -53,7 +53,8 @@ class ResultWaiter:
                         if not future.done():
                             future.set_result(record)
                 try:
-                    await asyncio.wait_for(self._added.wait(), pause)
+                    async with asyncio.timeout(pause):  # wait_for may forget a cancellation
+                        await self._added.wait()
                     pause = FIRST_PAUSE
                 except TimeoutError:
                     pause = min(pause * 1.5, LONGEST_PAUSE)

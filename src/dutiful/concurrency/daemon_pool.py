@@ -1,13 +1,18 @@
 """Daemon threads, for which a process does not wait when it ends, unlike those of a ThreadPoolExecutor."""
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 Task = tuple["Future[Any]", Callable[[], Any]]
+# Threads of an event loop whose calls hang. With more of them, calls wait for one that ends, because a handler may try
+# again and again, and a process may have so many threads only.
+MOST_LEFT = 200
 
 
 class DaemonPool:
@@ -24,8 +29,8 @@ class DaemonPool:
         self._left: set[Future[Any]] = set()  # running tasks that the pool no longer waits for
         self._closed = False
 
-    def submit(self, function: Callable[[], Any]) -> "Future[Any]":
-        future: Future[Any] = Future()
+    def submit(self, function: Callable[[], Any], future: "Future[Any] | None" = None) -> "Future[Any]":
+        future = Future() if future is None else future
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the threads of {self._name} are closed")
@@ -43,6 +48,11 @@ class DaemonPool:
             self._threads -= 1
             self._start_thread()
         return True
+
+    @property
+    def left(self) -> int:
+        """How many threads still run what the pool no longer waits for."""
+        return len(self._left)
 
     def close(self) -> None:
         """Cancels queued tasks; a running one continues, and its thread ends with it."""
@@ -78,6 +88,47 @@ class DaemonPool:
                     return
                 del task  # an idle thread must keep nothing alive
                 self._spare += 1
+
+
+class LoopThreads(ThreadPoolExecutor):
+    """Threads of an event loop, for `asyncio.to_thread` and the like, in which calls that hang keep no others waiting.
+
+    Another takes the place of one whose caller was cancelled, up to MOST_LEFT of them; `on_left` gets its future, in
+    the caller's context.
+    """
+
+    def __init__(self, on_left: Callable[["Future[Any]"], None], size: int | None = None) -> None:
+        super().__init__(1)  # an event loop takes nothing else; it starts no thread
+        # As many as asyncio has by itself.
+        self._pool = DaemonPool(size or min(32, (os.cpu_count() or 1) + 4), "asyncio")
+        self._on_left = on_left
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        return self._pool.submit(partial(fn, *args, **kwargs), _Call(self._leave))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._pool.close()
+
+    def _leave(self, call: "Future[Any]") -> None:
+        if self._pool.left < MOST_LEFT and self._pool.leave(call):
+            self._on_left(call)
+
+
+class _Call(Future[Any]):
+    """Cancelled by the event loop when its caller is."""
+
+    def __init__(self, leave: Callable[[Future[Any]], None]) -> None:
+        super().__init__()
+        self._leave = leave
+        self._is_left = False
+
+    def cancel(self) -> bool:
+        if super().cancel():
+            return True
+        if not self._is_left:
+            self._is_left = True
+            self._leave(self)
+        return False
 
 
 def _run_task(future: "Future[Any]", function: Callable[[], Any]) -> None:

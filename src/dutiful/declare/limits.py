@@ -1,6 +1,7 @@
 """Limits as the code declares them: how many jobs of a key run at once, or start within a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -20,8 +21,9 @@ SHORTEST, LONGEST = timedelta(milliseconds=10), timedelta(days=366)
 class Concurrency:
     """At most `limit` jobs with one key run at once, in all workers together.
 
-    `key`: a field of the payload, "tenant" for the job's tenant, or a function of the payload's fields; it returns None
-    for jobs without a limit. Without a key, all jobs of the kind share the limit. Kinds with the same `name` share it.
+    `key`: a field of the payload, "tenant" for the job's tenant, or a function of the payload's fields, which may name
+    the tenant too; it returns None for jobs without a limit. Without a key, all jobs of the kind share the limit. Kinds
+    with the same `name` share it.
     """
 
     limit: int
@@ -56,6 +58,7 @@ class LimitSpec:
 
     limit: Limit
     key: Key
+    names_tenant: bool = False  # whether the key is a function with a parameter of this name
 
     @property
     def stored(self) -> KindLimit:
@@ -69,7 +72,11 @@ class LimitSpec:
             value = tenant if self.key == "tenant" and "tenant" not in payload else payload.get(self.key)
             if value is None:
                 return ""
-            return _text(kind, self.limit.name, str(value) if isinstance(value, int | UUID) else value)
+            # As the stores read it from the payloads of jobs that name no key.
+            text = str(value).lower() if isinstance(value, int | UUID) else value
+            return _text(kind, self.limit.name, text)
+        if self.names_tenant and "tenant" not in payload:
+            payload = {**payload, "tenant": tenant}
         try:
             value = self.key(**payload)
         except Exception as error:
@@ -103,7 +110,7 @@ def _several(value: Any, wanted: type[Declared], what: str, example: str) -> Seq
 
 def _concurrency(kind: str, one: Concurrency) -> LimitSpec:
     name = _name(one.name, f"{kind}:concurrency")
-    return LimitSpec(Limit(name, whole_number(one.limit, "concurrency.limit", 1)), _key(one.key, "concurrency"))
+    return _spec(Limit(name, whole_number(one.limit, "concurrency.limit", 1)), one.key, "concurrency")
 
 
 def _rate(kind: str, one: RateLimit) -> LimitSpec:
@@ -117,17 +124,24 @@ def _rate(kind: str, one: RateLimit) -> LimitSpec:
         raise UsageError(f"rate.feedback {one.feedback!r:.80} must be True or False")
     burst = None if one.burst is None else whole_number(one.burst, "rate.burst", 1, most, f" to {most}, its limit")
     limit = Limit(_name(one.name, f"{kind}:rate"), most, per, burst, one.window == "fixed", one.feedback)
-    return LimitSpec(limit, _key(one.key, "rate"))
+    return _spec(limit, one.key, "rate")
+
+
+def _spec(limit: Limit, key: Any, what: str) -> LimitSpec:
+    if callable(key):
+        return LimitSpec(limit, key, "tenant" in _parameters(key))
+    return LimitSpec(limit, None if key is None else check_name(key, f"{what}.key"))
+
+
+def _parameters(function: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some that are written in C have none
+        return ()
 
 
 def _name(given: Any, otherwise: str) -> str:
     return otherwise if given is None else check_name(given, "limit name")
-
-
-def _key(key: Any, what: str) -> Key:
-    if key is None or callable(key):
-        return key  # type: ignore[no-any-return]
-    return check_name(key, f"{what}.key")
 
 
 def _text(kind: str, name: str, value: Any) -> str:

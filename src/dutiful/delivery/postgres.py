@@ -28,6 +28,10 @@ WATCHING = "watching"
 FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 # A connection that a firewall dropped gives no sign, so it is probed this often.
 PROBE_INTERVAL = 60.0
+# Notifications within a second: more are a flood, which any role that may connect can send, and which a server with a
+# disk cannot commit one by one. To read it would take all of a process' time, so it looks once a second instead.
+FLOOD = 5_000
+FLOOD_REST, FLOOD_LOGGED = 1.0, 60.0
 
 
 _levels = msgspec.json.Decoder(list[tuple[str, Annotated[int, msgspec.Meta(ge=-MAX_INT - 1, le=MAX_INT)]]])
@@ -219,6 +223,9 @@ class Listener:
         self._on_notify = on_notify
         self._on_connect = on_connect
         self._task: asyncio.Task[None] | None = None
+        self._flood_logged = _NEVER
+        self._counted_since = _NEVER
+        self._count = 0
         self.healthy = False
 
     def start(self) -> None:
@@ -237,6 +244,7 @@ class Listener:
         pause = FIRST_RETRY
         while True:
             connection = None
+            self._counted_since, self._count = _NEVER, 0
             try:
                 connection = await self._connect()
                 gone = asyncio.Event()
@@ -248,7 +256,8 @@ class Listener:
                 self._on_connect()
                 while not gone.is_set():
                     try:
-                        await asyncio.wait_for(gone.wait(), PROBE_INTERVAL)
+                        async with asyncio.timeout(PROBE_INTERVAL):  # wait_for may forget a cancellation
+                            await gone.wait()
                     except TimeoutError:
                         await connection.execute("select 1", timeout=10)
             except asyncio.CancelledError:
@@ -259,8 +268,25 @@ class Listener:
                 self.healthy = False
                 if connection is not None:
                     connection.terminate()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(FLOOD_REST if self._count > FLOOD else pause)
             pause = min(pause * 2, LONGEST_RETRY)
 
-    def _received(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
-        self._on_notify(channel, payload)
+    def _received(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+        now = time.monotonic()
+        if now - self._counted_since >= 1:
+            self._counted_since, self._count = now, 0
+        self._count += 1
+        if self._count <= FLOOD:
+            self._on_notify(channel, payload)
+        elif not connection.is_closed():
+            if now - self._flood_logged >= FLOOD_LOGGED:
+                self._flood_logged = now
+                log.warning(
+                    "over %s notifications came within a second on channel %s, the last one from process %s of the "
+                    "database; they are not read, and jobs are looked for once a second until that ends: see "
+                    "pg_stat_activity for whose process that is",
+                    f"{FLOOD:,}",
+                    channel,
+                    pid,
+                )
+            connection.terminate()  # with all that has not been read yet

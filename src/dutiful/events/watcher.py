@@ -209,6 +209,7 @@ class Watcher:
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # wait_for may forget a cancellation
+            await event.wait()
     except TimeoutError:
         return

@@ -139,6 +139,8 @@ def new_job(
         unique=unique,
         inherits=inherits,
     )
+    if kind is not None and kind.limits and payload is not None:
+        job = kind.with_limit_keys(job)  # those of the new payload
     try:
         return job if kind is None else kind.seal(job)
     except UsageError as error:

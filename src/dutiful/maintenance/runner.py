@@ -252,7 +252,8 @@ class MaintenanceRunner:
         while (left := min(end, self._next_due or end) - time.monotonic()) > 0:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left)
+                async with asyncio.timeout(left):  # wait_for may forget a cancellation
+                    await self._wake.wait()
 
     def _stalled(self) -> bool:
         """Whether this process woke so late that its pause looks like an outage of the store."""

@@ -12,7 +12,7 @@ from dutiful.core.errors import UsageError
 from dutiful.core.job import JobRecord
 from dutiful.core.states import State
 from dutiful.operator.explain import FleetState
-from dutiful.operator.jobs_fail import FAILED_BY_HAND
+from dutiful.operator.jobs.fail import FAILED_BY_HAND
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.workers import LaneRecord, Process, WorkerRecord
 

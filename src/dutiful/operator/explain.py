@@ -23,10 +23,11 @@ from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.deliveries import WaitingJob
 from dutiful.store.limits import LimitRecord
 from dutiful.store.shares import ShareRecord
-from dutiful.store.workers import LaneRecord, WorkerRecord
+from dutiful.store.workers import LaneRecord, Process, WorkerRecord
 
 CLOSED = BreakerState.CLOSED
 ZERO = timedelta(0)
+ELECTION = timedelta(seconds=20)  # within which another worker leads if the leader is gone
 START = "start one with `dutiful worker`, or `dutiful sql-worker` for SQL functions and channels"
 
 
@@ -38,6 +39,7 @@ class Why(StrEnum):
     GATHERING = "gathering"
     STOPPING = "stopping"
     LEASE_EXPIRED = "lease_expired"
+    WORKER_ENDED = "worker_ended"
     NOT_DUE = "not_due"
     RETRY = "retry"
     SNOOZED = "snoozed"
@@ -52,6 +54,7 @@ class Why(StrEnum):
     SHARE = "share"
     GATED = "gated"
     NO_WORKER = "no_worker"
+    NO_LEADER = "no_leader"
     QUEUE_UNSERVED = "queue_unserved"
     KIND_UNKNOWN = "kind_unknown"
     TENANT_UNSERVED = "tenant_unserved"
@@ -99,6 +102,11 @@ class FleetState:
         """The live workers that can do all maintenance, as those in SQL cannot."""
         return tuple(worker for worker in self.workers if not worker.in_sql)
 
+    @property
+    def promoted(self) -> bool:
+        """Whether a worker makes jobs ready that are due: the one that leads, or one in SQL."""
+        return any(worker.leading or worker.in_sql for worker in self.workers)
+
     def paused(self, scope: PauseScope, name: str) -> Pause | None:
         """The pause of a lane, a queue or a kind: its own, or that of all lanes."""
         names = (name, EVERY_LANE) if scope is PauseScope.LANE else (name,)
@@ -129,7 +137,7 @@ class FleetState:
         return bool(lanes) and all(lane.fair for lane in lanes)
 
     def slots(self, record: JobRecord) -> tuple[int, int]:
-        """All slots that could run the job, and how many of them are busy."""
+        """All slots that could run the job, and how many of them were busy when their workers last reported."""
         lanes = [lane for _, _, lane in self.taking(record)]
         return sum(lane.slots for lane in lanes), sum(lane.busy for lane in lanes)
 
@@ -157,9 +165,20 @@ def running(record: JobRecord, now: datetime, workers: Sequence[WorkerRecord] = 
     if record.cancel_requested_at is not None:
         asked = brief(now - record.cancel_requested_at)
         return Explanation(Why.STOPPING, f"has been running{since} {attempt} and was asked to stop {asked} ago")
+    if _process_ended(record, workers) and record.expires_at is not None:
+        return Explanation(
+            Why.WORKER_ENDED,
+            f"was running{since} {attempt}, and its worker's process has ended; a live worker rescues it when its "
+            f"lease is over, in {brief(record.expires_at - now)}",
+            None if any(worker.alive for worker in workers) else f"no worker is alive: {START}",
+        )
     if gathers := _gathering(record, workers, now):
         return gathers
     return Explanation(Why.RUNNING, f"has been running{since} {attempt}", f"`dutiful jobs cancel {public}` stops it")
+
+
+def _process_ended(record: JobRecord, workers: Sequence[WorkerRecord]) -> bool:
+    return any(worker.id == record.worker_id and worker.process is Process.ENDED for worker in workers)
 
 
 def _gathering(record: JobRecord, workers: Sequence[WorkerRecord], now: datetime) -> Explanation | None:
@@ -332,12 +351,16 @@ def unserved(record: JobRecord, fleet: FleetState, now: datetime) -> Explanation
     return None
 
 
-def unblocked(record: JobRecord, fleet: FleetState, ahead: int, *, exact: bool) -> Explanation:
+def unblocked(record: JobRecord, fleet: FleetState, now: datetime, ahead: int, *, exact: bool) -> Explanation:
     """Nothing blocks it: how many jobs are ahead; `exact` is False if `ahead` counts the whole queue."""
+    overdue = ZERO if record.run_at is None or record.state is not State.SCHEDULED else now - record.run_at
+    if overdue > ELECTION and not fleet.promoted:
+        sentence = f"has been due for {brief(overdue)}, and no worker leads and makes it ready"
+        return Explanation(Why.NO_LEADER, sentence, "start a worker without --no-services")
     if record.state is not State.READY:
         return Explanation(Why.NEXT, "is free to run; a worker makes it ready within a second or two")
     slots, busy = fleet.slots(record)
-    served = f"{busy} of the {slots} slots that serve its queue {record.queue!r} are busy"
+    served = f"{busy} of the {slots} slots that serve its queue {record.queue!r} were busy at the last heartbeat"
     if record.crashes:
         sentence = f"was running when a worker died, so it is run alone, as soon as a slot is idle; {served}"
         return Explanation(Why.SUSPECT, sentence)

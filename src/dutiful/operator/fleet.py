@@ -26,7 +26,7 @@ from dutiful.operator.drain import (
     is_silent,
     unclaimed_blocker,
 )
-from dutiful.operator.jobs_stuck import PAGE, all_of
+from dutiful.operator.jobs.stuck import PAGE, all_of
 from dutiful.settings import DEFAULT_QUEUE
 from dutiful.store.control import EVERY_LANE, Pause, PauseScope
 from dutiful.store.metrics import OTHERS

@@ -17,7 +17,7 @@ from dutiful.operator.dead_letters import DeadLetters
 from dutiful.operator.deliveries import Deliveries
 from dutiful.operator.encryption import Encryption
 from dutiful.operator.fleet import Fleet
-from dutiful.operator.jobs import Jobs
+from dutiful.operator.jobs.jobs import Jobs
 from dutiful.operator.limits import Limits
 from dutiful.operator.metrics import Metrics
 from dutiful.operator.queues import Queues

@@ -10,7 +10,7 @@ from dutiful.core.errors import JobNotFound, MalformedId
 from dutiful.core.job import JobRecord
 from dutiful.core.sealed import shown_record
 from dutiful.operator.actor import Actor, OperatorPart
-from dutiful.operator.jobs import Jobs
+from dutiful.operator.jobs.jobs import Jobs
 from dutiful.store.queries import JobFilter
 
 MOST = 1_000  # jobs of one tree, besides some of their ancestors

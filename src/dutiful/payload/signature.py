@@ -15,6 +15,7 @@ from dutiful.context import Context, injected
 from dutiful.core.errors import FieldError, PayloadInvalid, UsageError
 from dutiful.core.json import encode
 from dutiful.core.redaction.redact import safe_name, safe_reason
+from dutiful.options import Options
 
 
 class Field(NamedTuple):
@@ -210,13 +211,15 @@ class JointSignature(Schema):
         self.used = True
 
 
-def check_function(function: Any) -> str:
-    """The name of a function that becomes a job or a phase."""
+def check_function(function: Any, name: str | None = None) -> str:
+    """The name of a function that becomes a job or a phase, unless it is given one."""
     if isinstance(function, functools.partial):
         raise UsageError(f"{function!r:.80} has no name and no types of its own: write a def that calls it")
     if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
         raise UsageError(f"{function!r:.80} is not a function: put the decorator above a def")
-    return str(function.__name__)
+    if name is None and function.__name__ == "<lambda>":
+        raise UsageError("a lambda has no name: write a def, or give it one, as in name=…")
+    return name or str(function.__name__)
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
@@ -277,7 +280,8 @@ def _invalid(kind: str, message: str, names: list[str]) -> PayloadInvalid:
     where = f"field {field!r}" if field else "payload"
     fields = ", ".join(names) or "none"
     error = FieldError(field or "payload", f"does not fit: {reason}")
-    return PayloadInvalid(f"{kind}: {where}: {reason}; its fields are: {fields}", field, [error])
+    option = f"; the option is given by .options({field}=…)" if absent and field in Options.__slots__ else ""
+    return PayloadInvalid(f"{kind}: {where}: {reason}; its fields are: {fields}{option}", field, [error])
 
 
 _ABSENT = re.compile(r"(?:missing required|unknown) field `(.*)`", re.DOTALL)

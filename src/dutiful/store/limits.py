@@ -82,8 +82,8 @@ class LimitStore(Protocol):
         What is ready is blocked again; what runs or is claimed is not stopped. A longer wait that was asked for holds.
         """
 
-    async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
-        """All limits by name, each with up to `keys` keys."""
+    async def all(self, *, keys: int | None = 10, now: datetime | None = None) -> list[LimitRecord]:
+        """All limits by name, each with up to `keys` keys; None: all that are used, waited for or held."""
 
     async def choose(self, name: str, most: int | None) -> bool:
         """Sets how many may run or start, in place of the declared number; False: no such limit.
@@ -97,7 +97,7 @@ def records(
     used: Mapping[tuple[str, str], int],
     waits: Mapping[str, int],
     holds: Mapping[tuple[str, str], datetime],
-    most: int,
+    most: int | None,
 ) -> list[LimitRecord]:
     """Adds the use of each key to its limit: `used` and `holds` by name and key, `waits` by gate."""
     waiting = {read_gate(gate): count for gate, count in waits.items()}
@@ -108,7 +108,7 @@ def records(
     return [_with_uses(record, uses.get(record.limit.name, []), most) for record in limits]
 
 
-def _with_uses(record: LimitRecord, keys: list[KeyUse], most: int) -> LimitRecord:
+def _with_uses(record: LimitRecord, keys: list[KeyUse], most: int | None) -> LimitRecord:
     keys.sort(key=lambda one: (-one.waiting, one.held_until is None, -one.used, one.key))
     return msgspec.structs.replace(
         record,

@@ -1,10 +1,12 @@
 """The admin API, as an application or as a router to include in one."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -136,15 +138,32 @@ def create_app(app: Dutiful, *, open_metrics: bool = False, **options: Any) -> F
         lifespan=life,
         docs_url=None,
         redoc_url=None,
-        openapi_url=f"{prefix}/openapi.json",
+        openapi_url=None,
         redirect_slashes=False,
     )
+    api.add_route(f"{prefix}/openapi.json", _describing(api), include_in_schema=False)
     api.include_router(health(app))  # first, because with an empty prefix its paths would match a job's id
     shared = {name: options[name] for name in ("authenticate", "trusted_proxies") if name in options}
     api.include_router(metrics(app, _version(), open_metrics=open_metrics, **shared))
     api.include_router(router(app, **options))
     api.add_exception_handler(HTTPException, _elsewhere)
     return api
+
+
+def _describing(api: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+    """Answers with the description of all operations.
+
+    FastAPI would encode it anew for each request, which takes longer than any operation, and needs no token.
+    """
+    described = cache(lambda: msgspec.json.encode(api.openapi()))
+
+    async def describe(request: Request) -> Response:
+        text, root = described(), request.scope.get("root_path", "").rstrip("/")
+        if root:  # another application has mounted this one there
+            text = b'{"servers":' + msgspec.json.encode([{"url": root}]) + b"," + text[1:]
+        return Response(text, media_type="application/json")
+
+    return describe
 
 
 def _add(router: APIRouter, operation: Operation, prefix: str) -> None:

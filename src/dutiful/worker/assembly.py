@@ -19,14 +19,14 @@ from dutiful.worker.executor.parents import ParentReader
 from dutiful.worker.executor.processes import ProcessPool
 from dutiful.worker.executor.progress import ProgressWriter
 from dutiful.worker.executor.step_writer import StepWriter
-from dutiful.worker.fetcher import FetchCursors, Suspects
 from dutiful.worker.heartbeat import Heartbeat
-from dutiful.worker.lane import Lane
+from dutiful.worker.lanes.fetcher import FetchCursors, Suspects
+from dutiful.worker.lanes.lane import Lane
+from dutiful.worker.lanes.lending import Lending
+from dutiful.worker.lanes.poller import Poller
+from dutiful.worker.lanes.selection import select
 from dutiful.worker.leases import LeaseRenewalThread, Leases
-from dutiful.worker.lending import Lending
 from dutiful.worker.locks.manager import LockManager, LockModeCheck
-from dutiful.worker.poller import Poller
-from dutiful.worker.selection import select
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
 

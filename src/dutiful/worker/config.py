@@ -21,7 +21,7 @@ from dutiful.worker.counters import AttemptCounters
 
 if TYPE_CHECKING:
     from dutiful.observe.tracing import Tracer
-    from dutiful.worker.inbox import Inbox
+    from dutiful.worker.lanes.inbox import Inbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

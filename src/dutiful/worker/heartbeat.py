@@ -21,7 +21,7 @@ from dutiful.store.control import Pause
 from dutiful.store.workers import LaneRecord, WorkerRecord
 from dutiful.worker.breakers.client import BreakerDeclaration
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.lane import Lane
+from dutiful.worker.lanes.lane import Lane
 from dutiful.worker.locks.manager import LockModeCheck
 from dutiful.worker.slots import Slots
 

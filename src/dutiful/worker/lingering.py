@@ -14,7 +14,7 @@ from dutiful.core.outcome import Done
 from dutiful.kind import Kind, Mode
 from dutiful.observe.logs import job_fields
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.lane import Lane
+from dutiful.worker.lanes.lane import Lane
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import LingeringHandler, Slot, Slots, StopGrace, StopReason
 
@@ -125,6 +125,15 @@ class Lingering:
             extra=job_fields(claim),
         )
 
+    def note(self, part: LingeringHandler) -> None:
+        """Counts a thread that the handler of a job that was stopped has left behind."""
+        self._slots.lingering.append(part)
+        log.warning(
+            "job %s (%s) was stopped, and a thread that its handler has started runs on; handlers that linger here: %d",
+            *(ids.public(part.claim.job_id), part.claim.kind, len(self._slots.lingering)),
+            extra=job_fields(part.claim),
+        )
+
     def _replace(self, slot: Slot) -> LingeringHandler:
         claim, task, lane = slot.claim, slot.task, self._lanes[slot.lane]
         assert claim is not None and task is not None
@@ -149,7 +158,7 @@ class Lingering:
             self._slots.lingering[:] = [one for one in self._slots.lingering if not one.ended]
         for one in ended:
             # A slot settles what its handler returned itself, and a phase is not a whole job.
-            if isinstance(one.running, Future) and _is_whole_job(self._kinds.get(one.claim.kind)):
+            if isinstance(one.running, Future) and not one.is_part and _is_whole_job(self._kinds.get(one.claim.kind)):
                 _, error = one.running.result()
                 if error is None:
                     self._settler.settle_late(one.claim, Done())

@@ -57,6 +57,7 @@ class LingeringHandler:
     claim: Claim
     lane: str
     running: "Future[Any] | asyncio.Task[None]"  # of its thread, or of its slot
+    is_part: bool = False  # a thread that an async handler has started, and no longer waits for
 
     @property
     def ended(self) -> bool:

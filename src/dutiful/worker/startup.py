@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from dutiful.core.errors import StoreAway
+from dutiful.core.errors import StoreAway, StoreBusy
 from dutiful.observe.outage import OutageLog
 
 T = TypeVar("T")
@@ -23,7 +23,9 @@ class StartLimit:
     async def wait_for(
         self, start: Callable[[], Awaitable[T]], outages: OutageLog, stopping: asyncio.Event | None = None
     ) -> T | None:
-        """Calls `start` again while the store is away; None if it was stopped meanwhile.
+        """Calls `start` again while the store is away, or another transaction has locked what it needs.
+
+        None if it was stopped meanwhile.
 
         Raises the error when the time is over, and at once one that waiting does not mend: a wrong password, a missing
         schema.
@@ -34,7 +36,7 @@ class StartLimit:
                 started = await start()
                 outages.works("start")
                 return started
-            except StoreAway as error:
+            except (StoreAway, StoreBusy) as error:
                 if self._end is not None and time.monotonic() + pause > self._end:
                     raise
                 outages.failed("start", error)

@@ -13,6 +13,7 @@ from uuid import UUID
 import uuid_utils.compat
 
 from dutiful.core.errors import StoreAway
+from dutiful.worker.pulse import EVERY, PULSE, Silence
 
 log = logging.getLogger("dutiful.supervisor")
 WORKER_ID = "DUTIFUL_WORKER_ID"
@@ -21,15 +22,26 @@ RETRY = 1.0  # seconds between two tries while the database is away
 EXIT_LINGERING = 75  # the exit code of a worker in which too many handlers linger
 EXIT_UNAVAILABLE = 69  # the exit code of a worker that has waited in vain for the database
 STABLE_AFTER = 10.0  # seconds; a worker that ran longer is restarted without a growing pause
+PRINTING = 1.0  # seconds in which a worker that is about to be killed prints its stacks
 
 
 class Supervisor:
-    """Calls `rescue` with the id of each worker that was killed or ended by itself."""
+    """Calls `rescue` with the id of each worker that was killed or ended by itself.
 
-    def __init__(self, command: Sequence[str], count: int, rescue: Callable[[UUID], Awaitable[None]]) -> None:
+    Kills a worker that gives no sign of life if `is_stuck` says so, which gets its id and the seconds of its silence.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        rescue: Callable[[UUID], Awaitable[None]],
+        is_stuck: Callable[[UUID, float], Awaitable[bool]],
+    ) -> None:
         self._command = command
         self._count = count
         self._rescue = rescue
+        self._is_stuck = is_stuck
         self._children: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
         self._last_signal: int | None = None
@@ -48,15 +60,17 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             worker_id, began = uuid_utils.compat.uuid7(), time.monotonic()
-            # A session of its own: a Ctrl-C in the terminal reaches the children through us, once.
-            child = await asyncio.create_subprocess_exec(
-                *self._command, env={**os.environ, WORKER_ID: str(worker_id)}, start_new_session=True
-            )
+            child, signs = await self._start(worker_id)
             self._children.add(child)
             if self._last_signal is not None:
                 child.send_signal(self._last_signal)  # it came while this child was being started
             log.info("worker %d is process %d", number, child.pid)
-            code = await child.wait()
+            watching = asyncio.create_task(self._watch(child, worker_id, Silence(child.pid, signs)))
+            try:
+                code = await child.wait()
+            finally:
+                watching.cancel()
+                os.close(signs)
             self._children.discard(child)
             if self._stopping.is_set():
                 self._codes.append(code)
@@ -69,6 +83,51 @@ class Supervisor:
             pause = FIRST_PAUSE if time.monotonic() - began > STABLE_AFTER else min(pause * 2, longest)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _start(self, worker_id: UUID) -> tuple[asyncio.subprocess.Process, int]:
+        """Starts a worker; returns its process, and the file of its signs of life."""
+        signs, theirs = os.pipe()
+        try:
+            # A session of its own: a Ctrl-C in the terminal reaches the children through us, once.
+            child = await asyncio.create_subprocess_exec(
+                *self._command,
+                env={**os.environ, WORKER_ID: str(worker_id), PULSE: str(theirs)},
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(signs)
+            raise
+        finally:
+            os.close(theirs)
+        return child, signs
+
+    async def _watch(self, child: asyncio.subprocess.Process, worker_id: UUID, silence: Silence) -> None:
+        """Kills a worker in which a handler keeps the interpreter: it can end neither the handler nor itself."""
+        while True:
+            await asyncio.sleep(EVERY)
+            silent = silence.look()
+            if not silent:
+                continue
+            try:
+                if not await self._is_stuck(worker_id, silent):
+                    continue
+            except Exception as error:
+                log.debug("whether worker %s is stuck is not known: %s", worker_id, error)
+                continue
+            log.error(
+                "worker process %d has not run for %d s, because a call into C keeps the interpreter lock, past the "
+                "timeout of a job or the leases of all: it prints its stacks and is killed. Give the kind process=True",
+                *(child.pid, silent),
+            )
+            with suppress(ProcessLookupError):  # it has just ended
+                child.send_signal(signal.SIGTTIN)
+                await asyncio.sleep(PRINTING)
+                if not silence.look():  # the call has returned while we asked the store, or just now
+                    log.warning("worker process %d runs again: it is not killed", child.pid)
+                    continue
+                child.kill()
+            return
 
     async def _rescue_jobs(self, worker_id: UUID) -> None:
         try:

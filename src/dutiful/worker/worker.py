@@ -4,12 +4,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from dutiful.context import CURRENT
 from dutiful.core.duration import brief
 from dutiful.core.errors import ShutdownTimeout, StoreAway
 from dutiful.core.outcome import Released
@@ -18,8 +20,10 @@ from dutiful.observe.outage import OutageLog
 from dutiful.worker.assembly import WorkerParts, assemble
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
+from dutiful.worker.executor.batch import BatchAttempt
+from dutiful.worker.executor.context import AttemptContext
 from dutiful.worker.executor.outcomes import settlement_without_handler
-from dutiful.worker.lane import Lane
+from dutiful.worker.lanes.lane import Lane
 from dutiful.worker.lingering import Lingering, SlotTasks
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slots
@@ -63,6 +67,14 @@ class Worker:
         self._slots.cancel(job_id)
         if self._lingering is not None:
             self._lingering.check()  # at once, if the grace period is 0
+
+    def thread_left(self, thread: "Future[Any]") -> None:
+        """Called with a thread of the event loop whose caller was cancelled, in the caller's context."""
+        context = CURRENT.get(None)
+        if self._lingering is None or not isinstance(context, (AttemptContext, BatchAttempt)):
+            return
+        if (lingers := context.left_thread(thread)) is not None:
+            self._lingering.note(lingers)
 
     async def run(self, limit: StartLimit | None = None) -> None:
         """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored.

@@ -303,6 +303,84 @@ class LimitSuite:
         assert await store.limits.all(now=T0) == []
         assert await store.queries.check_places() == []
 
+    async def test_a_limit_that_a_limited_kind_gets_besides_counts_what_runs_and_admits_the_others_anew(
+        self, store: Store
+    ) -> None:
+        await limited(store, Limit("all", 10))
+        jobs = [new_job() for _ in range(6)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        running = await claim(store, limit=1)
+        assert await ready(store, jobs) == [1, 2, 3, 4, 5]
+
+        await limited(store, Limit("all", 10), TWO)
+        assert await ready(store, jobs) == []
+        await admit(store)
+
+        assert await ready(store, jobs) == [1]
+        assert {one.limit.name: one.used for one in await store.limits.all(now=T0)} == {"all": 2, "calls": 2}
+        await complete(store, *running)
+        await admit(store)
+        assert await ready(store, jobs) == [1, 2]
+        assert await store.queries.check_places() == []
+
+    async def test_a_limit_with_another_name_counts_what_runs_and_keeps_none_waiting(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [new_job() for _ in range(5)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        running = await claim(store)
+        assert await gate(store, jobs[2].id) == ("limit", '["calls", ""]')
+
+        await limited(store, Limit("renamed", 3))
+        await admit(store)
+        assert await ready(store, jobs) == [2]
+        assert await gate(store, jobs[3].id) == ("limit", '["renamed", ""]')
+
+        await complete(store, *running)
+        await admit(store)
+        assert await ready(store, jobs) == [2, 3, 4]
+
+    async def test_what_waits_for_a_limit_that_its_kind_has_no_more_waits_for_the_other(self, store: Store) -> None:
+        await limited(store, Limit("a", 1), Limit("b", 2))
+        await limited(store, Limit("a", 1), kind=OTHER)  # so that the limit itself remains
+        jobs = [new_job() for _ in range(4)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        assert await gate(store, jobs[1].id) == ("limit", '["a", ""]')
+
+        await limited(store, Limit("b", 2))
+        await admit(store)
+
+        assert await ready(store, jobs) == [0, 1]
+        assert await gate(store, jobs[2].id) == ("limit", '["b", ""]')
+        assert await store.queries.check_places() == []
+
+    async def test_a_limit_can_turn_from_starts_to_what_runs_at_once_and_back(self, store: Store) -> None:
+        await limited(store, TWO_A_MINUTE)
+        jobs = [new_job() for _ in range(6)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        first, second = await claim(store)
+        await complete(store, first)
+        await admit(store)  # it notes both starts
+
+        await limited(store, TWO)
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == [2], "one runs"
+        await complete(store, second)
+        await admit(store)
+        assert await ready(store, jobs) == [2, 3]
+
+        third, _ = await claim(store, now=at(1))
+        await limited(store, TWO_A_MINUTE, now=at(2))
+        await complete(store, third, now=at(3))
+        await admit(store, now=at(3))
+        assert await ready(store, jobs) == []
+        await admit(store, now=at(61))
+        assert await ready(store, jobs) == [4, 5]
+        assert await store.queries.check_places() == []
+
     async def test_a_limit_can_be_changed_while_it_is_in_use(self, store: Store) -> None:
         await limited(store, Limit("calls", 1))
         jobs = [keyed("acme") for _ in range(4)]

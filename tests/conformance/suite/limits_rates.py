@@ -144,6 +144,30 @@ class RateLimitSuite:
         assert started == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]
         assert (await store.limits.admit(100, now=at(61))).wait == timedelta(seconds=19)
 
+    async def test_a_limit_that_is_raised_or_lowered_changes_how_evenly_the_rest_of_a_burst_starts(
+        self, store: Store
+    ) -> None:
+        await limited(store, Limit("calls", 60, per=timedelta(minutes=1), burst=1))
+        jobs = [keyed("acme") for _ in range(9)]
+        await enqueue(store, *jobs)
+
+        async def starts(*times: float) -> int:
+            started = 0
+            for moment in times:
+                await admit(store, now=at(moment), everywhere=True)
+                done = await claim(store, now=at(moment))
+                await complete(store, *done, now=at(moment))
+                started += len(done)
+            return started
+
+        assert await starts(0, 0.5, 1) == 2
+        assert await store.limits.choose("calls", 120)
+        assert await starts(1.5, 2, 2.2) == 2
+        assert await store.limits.choose("calls", 6)
+        assert await starts(3, 11.9, 12) == 1
+        assert await store.limits.choose("calls", 0)
+        assert await starts(30, 60) == 0
+
     async def test_a_burst_that_is_used_up_keeps_no_other_gate_waiting(self, store: Store) -> None:
         burst, other = Limit("a: burst", 9, per=timedelta(minutes=1), burst=1), Limit("b", 1)
         await store.limits.put({KIND: [KindLimit(burst)], OTHER: [KindLimit(other)]}, now=T0)

@@ -9,8 +9,8 @@ from dutiful.settings import Settings
 from dutiful.store import Store
 from dutiful.store.control import PauseScope
 from dutiful.store.shares import WINDOW, Look, LookRequest, ShareRecord, ShareRequest, Take
-from dutiful.worker.fetcher import FetchCursors
-from dutiful.worker.shares import FairBuffer, FairSource
+from dutiful.worker.lanes.fetcher import FetchCursors
+from dutiful.worker.lanes.shares import FairBuffer, FairSource
 from suite.builders import ADA, DEFAULT, KIND, LEASE, T0, at, claim, crash, enqueue, new_job, pause
 
 FIRST = 0  # a seq before all

@@ -112,6 +112,7 @@ class WorkerSuite:
         await seen(Process.ENDED)
         alive = {worker.id: worker.alive for worker in await store.workers.all()}
         assert alive[ADA] is False, "even with a recent heartbeat"
+        assert (await store.queries.stats(LEASE)).workers == 1, "BOB, who is on another host"
 
     async def test_a_removed_worker_is_not_listed(self, store: Store) -> None:
         await heartbeat(store, ADA, now=T0)

@@ -164,6 +164,10 @@ async def _check(store: Store, report: Report, rules: Mapping[str, AlertRule], n
         ({"ready jobs", FLEET}, lambda: _kinds(found["ready jobs"], found[FLEET])),
         ({FLEET}, lambda: _locks(found[FLEET])),
         ({"workers"}, lambda: _stopped(found["workers"])),
+        (
+            {FLEET, "the evaluation of alerts"},
+            lambda: _leaderless(found[FLEET], found["the evaluation of alerts"], moment),
+        ),
         ({"lost jobs"}, lambda: _expired(len(found["lost jobs"]))),
         ({"schedules"}, lambda: _schedules(found["schedules"], moment)),
         ({"the audit trail", FLEET}, lambda: _trail(found["the audit trail"], found[FLEET], moment)),
@@ -321,6 +325,18 @@ def _stopped(workers: Iterable[WorkerRecord]) -> Iterator[Finding]:
             Level.PROBLEM,
             f"worker {worker.name} is stopped (by a signal or a debugger){leads if worker.leading else ''}",
             f"continue it: `kill -CONT {worker.pid}`; or end it: `kill -KILL {worker.pid}`",
+        )
+
+
+def _leaderless(fleet: FleetState, watched: datetime | None, moment: datetime) -> Iterator[Finding]:
+    alive = fleet.leaders
+    # A leader evaluates alerts: so none has led for a minute, and this is no change of the leader.
+    if watched is None and any(moment - one.started_at > LATE for one in alive) and not any(w.leading for w in alive):
+        count = "1 worker is" if len(alive) == 1 else f"{len(alive):,} workers are"
+        yield Finding(
+            Level.PROBLEM,
+            f"{count} alive, and none leads: nothing is promoted, rescued or scheduled",
+            "start a worker without --no-services",
         )
 
 

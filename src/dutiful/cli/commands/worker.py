@@ -22,11 +22,13 @@ from dutiful.app import Dutiful
 from dutiful.cli.options import LogFormat, LogLevel, adopt_log_format, set_up_logging
 from dutiful.cli.target import target as chosen
 from dutiful.client.client import Client
+from dutiful.concurrency.daemon_pool import LoopThreads
 from dutiful.core.errors import ShutdownTimeout, UsageError
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.observe.outage import OutageLog
 from dutiful.worker.counters import AttemptCounters
+from dutiful.worker.pulse import EVERY, Pulse
 from dutiful.worker.startup import StartLimit
 from dutiful.worker.supervisor import EXIT_LINGERING, WORKER_ID, Supervisor, child_command
 from dutiful.worker.worker import Worker
@@ -117,11 +119,15 @@ async def _exit_after(work: Coroutine[Any, Any, int]) -> None:
 async def _serve(app: Dutiful, *, services: bool, arq: bool = False) -> int:
     given = os.environ.get(WORKER_ID)
     if given:
-        threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_live_with, args=(os.getppid(), Pulse()), daemon=True).start()
+    else:
+        silence = app.settings.lease + app.settings.watchdog
+        threading.Thread(target=_print_stacks_after, args=(silence.total_seconds(),), daemon=True).start()
     limit = StartLimit(app.settings.startup_timeout)
     async with _opened(app, limit) as client:
         worker = _make_worker(app, client, arq, services, UUID(given) if given else None)
         _handle_signals(worker)
+        asyncio.get_running_loop().set_default_executor(LoopThreads(worker.thread_left))
         lanes = ", ".join(f"{lane.name} {lane.slots}" for lane in app.settings.lanes)
         profile = f"; profile {app.settings.profile}" if app.settings.profile else ""
         whose = f"; of {', '.join(app.settings.claim_tenants)} only" if app.settings.claim_tenants else ""
@@ -171,11 +177,19 @@ async def _opened(app: Dutiful, limit: StartLimit) -> AsyncIterator[Client]:
         yield client
 
 
-def _stop_without(supervisor: int) -> None:
-    """Stops this worker when its supervisor was killed; a new supervisor starts its own workers."""
+def _live_with(supervisor: int, pulse: Pulse) -> None:
+    """Gives its supervisor signs of life. Stops this worker when that was killed; a new one starts its own workers."""
     while os.getppid() == supervisor:
-        time.sleep(1)
+        pulse.beat()
+        time.sleep(EVERY)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _print_stacks_after(silence: float) -> None:
+    """Has the stacks printed when no thread of this process has run for so many seconds."""
+    while True:
+        faulthandler.dump_traceback_later(silence, file=2)  # waits in C: a handler may keep the interpreter lock
+        time.sleep(EVERY)
 
 
 def _handle_signals(worker: "Worker | ArqWorker") -> None:
@@ -218,7 +232,21 @@ async def _supervise(app: Dutiful, processes: int) -> int:
             if app.settings.metrics:
                 await counters.flush(client.store.metrics, supervisor_id)
 
-        return await Supervisor(child_command(_single(sys.argv[1:])), processes, rescue).run()
+        async def is_stuck(worker_id: UUID, silent: float) -> bool:
+            """Whether it is past the timeout of a job that it holds, or past its leases, so that it holds none."""
+            watchdog = app.settings.watchdog.total_seconds()
+            if silent < watchdog:
+                return False
+            held = await client.store.claims.held_by(worker_id)
+            if not held:
+                # One that still opens its resources, as by loading a model, has no leases; its heartbeat comes after.
+                begun = any(worker.id == worker_id for worker in await client.store.workers.all())
+                return begun and silent >= app.settings.lease.total_seconds() + watchdog
+            limits = [app.kinds[one.kind].timeout for one in held if one.kind in app.kinds]
+            # It has claimed nothing since, so each of them has run, or waited here, for longer.
+            return any(limit is not None and silent >= limit.total_seconds() + watchdog for limit in limits)
+
+        return await Supervisor(child_command(_single(sys.argv[1:])), processes, rescue, is_stuck).run()
 
 
 def _single(arguments: list[str]) -> list[str]:

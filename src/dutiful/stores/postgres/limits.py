@@ -37,7 +37,7 @@ class PostgresLimits(Subject):
     async def hold(self, waits: Mapping[UUID, timedelta], *, now: datetime | None = None) -> None:
         await self._call("hold_limits", list(waits), list(waits.values()), now)
 
-    async def all(self, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
+    async def all(self, *, keys: int | None = 10, now: datetime | None = None) -> list[LimitRecord]:
         rules = [
             LimitRecord(limit=Limit(*row[:6]), chosen=row["chosen"], kinds=list(row["kinds"]))
             for row in await self._db.fetch(self._sql["limit_rules"])

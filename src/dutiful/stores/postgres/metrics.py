@@ -68,7 +68,7 @@ class PostgresMetrics(Subject):
     async def gauges(
         self, stuck_after: timedelta, *, named: Collection[str] = (), now: datetime | None = None
     ) -> Gauges:
-        dead_letters, _ = (await self._db.fetch(self._sql["other_counts"], now, None, LETTERS))[0]
+        dead_letters = (await self._db.fetch(self._sql["open_dead_letters"], None, LETTERS))[0][0]
         stuck = await self._call("count_stuck", stuck_after, now)
         return Gauges(due_since=await self.oldest(None, named), dead_letters=dead_letters, stuck=stuck)
 

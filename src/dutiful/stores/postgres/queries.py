@@ -9,6 +9,7 @@ from dutiful.core.job import AttemptRecord, JobRecord
 from dutiful.core.states import State
 from dutiful.store.metrics import LETTERS, Depth
 from dutiful.store.queries import JobFilter, JobPage, QueueRecord, Stats, TenantCount
+from dutiful.stores import liveness
 from dutiful.stores.counting import ENDED, EXACT, LOOKED_UP, by_queue, by_state, of_many
 from dutiful.stores.listing import Fetch, FilterIds, KindQueues, Lookup, Walk, listing, needle
 from dutiful.stores.postgres.engine.subject import Session, Subject, as_struct, record, text
@@ -86,14 +87,15 @@ class PostgresQueries(Subject):
         depths = await self._metrics.depths(tenant=tenant, named=named)
         oldest = await self._metrics.oldest(tenant, named)
         finished, exact = await self._finished(since, tenant, at)
-        dead_letters, workers = (await self._db.fetch(self._sql["other_counts"], now, tenant, LETTERS))[0]
+        dead_letters = (await self._db.fetch(self._sql["open_dead_letters"], tenant, LETTERS))[0][0]
+        processes = await self._db.fetch(self._sql["processes_with_heartbeat"], now)
         return Stats(
             live=by_state(depths),
             finished=finished,
             since=at - since,
             oldest_ready_at=min(oldest.values(), default=None),
             dead_letters=dead_letters,
-            workers=workers,
+            workers=sum(not liveness.dead(*process) for process in processes),
             estimated=not exact or dead_letters == LETTERS or any(depth.estimated for depth in depths),
             queues=await self._queues(depths, oldest, tenant, named),
         )

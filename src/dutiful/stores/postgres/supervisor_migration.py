@@ -19,6 +19,7 @@ _REQUESTS = {
     "file_delete": "'bucket', …, 'object_key', …",
 }
 _NAMES_TASK = ("file_delete",)  # channels whose payloads name the task and its keys, too
+_INDEXED = 2000  # bytes that all texts of a key may have together; a row of an index has room for some 2700
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 _FRAGMENT = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -76,6 +77,7 @@ def _names(plan: SupervisorPlan) -> dict[str, str]:
 
 def _key_words(keys: tuple[Key, ...]) -> dict[str, str]:
     columns = ", ".join(quoted(key.name) for key in keys)
+    longest = _INDEXED // max(sum(key.type == "text" for key in keys), 1)
     return {
         "key_columns": "\n    ".join(_column(key, alone=len(keys) == 1) for key in keys),
         "key_unique": "" if len(keys) == 1 else f",\n    unique ({columns})",
@@ -84,7 +86,7 @@ def _key_words(keys: tuple[Key, ...]) -> dict[str, str]:
         "key_parameters": ", ".join(f"{_parameter(key)} {key.type}" for key in keys),
         "key_values": ", ".join(_parameter(key) for key in keys),
         "key_match": " and ".join(f"t.{quoted(key.name)} = {_parameter(key)}" for key in keys),
-        "key_checks": "\n    ".join(line for key in keys for line in _checks(key)),
+        "key_checks": "\n    ".join(line for key in keys for line in _checks(key, longest)),
         "work_arguments": ", ".join(f"_task.{quoted(key.name)}" for key in keys),
     }
 
@@ -100,9 +102,14 @@ def _parameter(key: Key) -> str:
     return quoted(f"_{key.name}")
 
 
-def _checks(key: Key) -> list[str]:
-    """Lines that refuse a missing key, and one whose row does not exist."""
+def _checks(key: Key, longest: int) -> list[str]:
+    """Lines that refuse a missing key, one that is too long, and one whose row does not exist."""
     lines = [f"if {_parameter(key)} is null then", *_refuse(literal(f"{key.name} is missing"))]
+    if key.type == "text" and key.references is None:
+        lines += [
+            f"if octet_length({_parameter(key)}) > {longest} then",
+            *_refuse(literal(f"{key.name} has more than {longest} bytes")),
+        ]
     if key.references is not None:
         table, column = key.references.table, key.references.name
         lines += [

@@ -169,6 +169,11 @@ def _process(text: str, schema: str) -> QualifiedName:
             f"the name {name.name!r} is too long: its functions, as count_{name.name}_failed_attempts, may have "
             f"{LONGEST} bytes, which leaves {room} for the name"
         )
+    if name.name.endswith("_failed"):
+        raise UsageError(
+            f"the name {name.name!r} must not end in _failed: its function count_{name.name}_attempts would replace "
+            f"that which counts the failures of a process {name.name.removesuffix('_failed')}"
+        )
     if name.schema in (schema, "information_schema") or name.schema.startswith("pg_"):
         raise UsageError(
             f"the schema {name.schema!r} is Dutiful's or the server's own: put the process into one of yours, because "

@@ -20,12 +20,13 @@ ALL = 2**62
 
 
 class Rule(NamedTuple):
-    limit: Limit
+    declared: Limit
     chosen: int | None
 
     @property
-    def most(self) -> int:
-        return self.limit.most if self.chosen is None else self.chosen
+    def limit(self) -> Limit:
+        """With what an operator has chosen, which also says how evenly the rest of a burst starts."""
+        return self.declared if self.chosen is None else msgspec.structs.replace(self.declared, most=self.chosen)
 
     def counts_since(self, now: int) -> int:
         """Starts after this time count; a limit of jobs that run at once knows none."""
@@ -36,7 +37,7 @@ class Rule(NamedTuple):
         if self.limit.feedback and db.value(SQL["key_is_held"], (self.limit.name, key, now)):
             return 0
         used: int = db.value(SQL["count_slots_since"], (self.limit.name, key, self.counts_since(now)))
-        room = self.most - used
+        room = self.limit.most - used
         if (window := self.limit.burst_window) is not None:
             recent: int = db.value(SQL["count_slots_since"], (self.limit.name, key, now - span(window)))
             room = min(room, (self.limit.burst or 0) - recent)
@@ -61,10 +62,10 @@ class SqliteLimits(Subject):
         return _admit(db, limit, everywhere, None if ended is None else [job.bytes for job in ended], clock(now))
 
     @browses
-    def all(self, db: Connection, *, keys: int = 10, now: datetime | None = None) -> list[LimitRecord]:
+    def all(self, db: Connection, *, keys: int | None = 10, now: datetime | None = None) -> list[LimitRecord]:
         rules, kinds = _rules(db), db.rows(SQL["limit_kinds"])
         found = [
-            LimitRecord(limit=rule.limit, chosen=rule.chosen, kinds=[kind for kind, of, _ in kinds if of == name])
+            LimitRecord(limit=rule.declared, chosen=rule.chosen, kinds=[kind for kind, of, _ in kinds if of == name])
             for name, rule in rules.items()
         ]
         at = clock(now)
@@ -124,11 +125,11 @@ class Slots:
         return True
 
     def count_running(self, job_id: bytes, claimed_at: int) -> None:
-        """Takes slots for a job that runs already."""
+        """Takes the slots that a job which runs already has not."""
         row = self._db.row(SQL["limited_job"], (job_id,))
         assert row is not None
         for rule, key in self._wanted(*row):
-            if key is not None:
+            if key is not None and not self._db.value(SQL["has_slot_of"], (job_id, rule.limit.name)):
                 started = None if rule.limit.per is None else claimed_at
                 self._db.run(SQL["put_slot"], (job_id, rule.limit.name, key, self._now, started))
 
@@ -190,35 +191,51 @@ def _by_kind(db: Connection) -> dict[str, list[tuple[str, str | None]]]:
 
 def _stored(db: Connection, kinds: Mapping[str, Sequence[KindLimit]]) -> dict[str, set[KindLimit]]:
     rules, of = _rules(db), _by_kind(db)
-    return {kind: {KindLimit(rules[name].limit, field) for name, field in of.get(kind, [])} for kind in kinds}
+    return {kind: {KindLimit(rules[name].declared, field) for name, field in of.get(kind, [])} for kind in kinds}
 
 
 def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> None:
-    before = _by_kind(db)
-    for limit in {one.limit for its in kinds.values() for one in its}:
+    before, rules = _by_kind(db), _rules(db)
+    limits = {one.limit for its in kinds.values() for one in its}
+    # From what runs at once to what starts within a time, or back: what was counted counts for nothing now.
+    turned = {
+        one.name for one in limits if one.name in rules and (rules[one.name].declared.per is None) != (one.per is None)
+    }
+    for limit in limits:
         per = None if limit.per is None else span(limit.per)
         row = limit.name, limit.most, per, limit.burst, int(limit.fixed), int(limit.feedback)
         db.run(SQL["put_limit_rule"], row)
     for kind, its in kinds.items():
-        names = {one.limit.name for one in its}
-        db.many(SQL["delete_limit_kind"], [(kind, name) for name, _ in before.get(kind, []) if name not in names])
+        names, had = {one.limit.name for one in its}, _names(before.get(kind, ()))
+        db.many(SQL["delete_limit_kind"], [(kind, name) for name in had - names])
         db.many(SQL["put_limit_kind"], [(kind, one.limit.name, one.field) for one in its])
         if its:
             db.run(SQL["limit_a_kind"], (kind, now))
         elif kind in before:
             db.run(SQL["unlimit_a_kind"], (kind,))
+        if had - names:
             db.run(SQL["wait_for_no_limit"], (kind, ALL))
     db.run(SQL["delete_unused_limits"])
     db.run(SQL["delete_slots_of_no_limit"])
     db.run(SQL["delete_holds_of_no_limit"])
-    _count_what_is_there(db, [kind for kind, its in kinds.items() if its and kind not in before], now)
+    db.many(SQL["delete_starts_of_limit"], [(name,) for name in turned])
+    gained = {
+        kind for kind, its in _by_kind(db).items() if turned & _names(its) or _names(its) - _names(before.get(kind, ()))
+    }
+    _count_what_is_there(db, sorted(gained), now)
+
+
+def _names(limits: Sequence[tuple[str, str | None]]) -> set[str]:
+    return {name for name, _ in limits}
 
 
 def _count_what_is_there(db: Connection, kinds: Sequence[str], now: int) -> None:
-    """Blocks ready jobs of kinds that were not limited before, until they are admitted; those that run count."""
+    """Blocks ready jobs of kinds that have a new limit, until they are admitted anew; those that run count."""
     slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
     for kind in kinds:
-        _block(db, placing, [job_id for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,))])
+        ready = [job_id for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,))]
+        _block(db, placing, ready)
+        db.many(SQL["delete_open_slots_of_job"], [(job_id,) for job_id in ready])
         for job_id, claimed_at in db.rows(SQL["running_of_kind"], (kind,)):
             slots.count_running(job_id, claimed_at)
     placing.write()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from dutiful.worker.executor.claim_facts import ClaimFacts
 from dutiful.worker.executor.context import AttemptContext, AttemptDeps, open_claim
 from dutiful.worker.executor.outcomes import breaker_result, encode_result, outcome_of_error, requested_outcome
 from dutiful.worker.executor.parents import RESULTS
-from dutiful.worker.slots import Slot, StopReason
+from dutiful.worker.slots import LingeringHandler, Slot, StopReason
 
 Outcomes = dict[int, Outcome]  # by claim
 NOTHING = Done()
@@ -71,6 +72,9 @@ class BatchAttempt:
 
     def check(self) -> None:
         self._inner.check()
+
+    def left_thread(self, thread: "Future[Any]") -> LingeringHandler | None:
+        return self._inner.left_thread(thread)
 
     def timeout(self, length: Duration) -> Timeout:
         return self._inner.timeout(length)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,7 +39,7 @@ from dutiful.worker.executor.steps import AttemptSteps
 from dutiful.worker.executor.timeouts import BlockTimeout
 from dutiful.worker.locks.handle import AttemptLocks, NamedLock, lock_name
 from dutiful.worker.locks.manager import LockManager
-from dutiful.worker.slots import Slot, StopReason
+from dutiful.worker.slots import LingeringHandler, Slot, StopReason
 from dutiful.workflow.graph import Workflow
 from dutiful.workflow.handle import SyncWorkflowHandle, WorkflowHandle
 from dutiful.workflow.spawn import spawned
@@ -131,6 +132,10 @@ class AttemptContext(ClaimFacts):
         if slot.task is not None:
             with suppress(RuntimeError):  # the worker has closed its loop
                 slot.task.get_loop().call_soon_threadsafe(stop)
+
+    def left_thread(self, thread: "Future[Any]") -> LingeringHandler | None:
+        """What lingers if the handler, asked to stop, no longer waits for a thread; None if it goes on without it."""
+        return LingeringHandler(self._claim, self._slot.lane, thread, is_part=True) if self.cancelled else None
 
     def lock(self, namespace: str, key: ItemName) -> Lock:
         name = lock_name(namespace, key)

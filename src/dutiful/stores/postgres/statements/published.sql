@@ -10,6 +10,9 @@ left join pg_proc p on p.pronamespace = n.oid
 -- name: published_started
 select pg_postmaster_start_time();
 
+-- name: published_read_only
+select current_setting('transaction_read_only')::boolean;
+
 -- name: published_dequeue
 select job_id, claim_id, kind, payload, attempt, crashes, tenant, correlation_id
 from {schema}.dequeue($1, $2, $3, $4, $5, p_suspects => $6);

@@ -13,15 +13,14 @@ select id from {schema}.filter_ids($1, $2, $3, $4, $5, $6, $7, lower($8), $9) as
 -- name: paused_queues
 select name from {schema}.pause where scope = 'queue';
 
--- name: other_counts
+-- name: open_dead_letters
 -- Separate statements, so that those of a tenant use its index.
-select case when $2::text is null
+select case when $1::text is null
             then (select count(*)
-                  from (select 1 from {schema}.dead_letter where kind <> '' and status = 'pending_review' limit $3) d)
+                  from (select 1 from {schema}.dead_letter where kind <> '' and status = 'pending_review' limit $2) d)
             else (select count(*)
-                  from (select 1 from {schema}.dead_letter where tenant = $2 and status = 'pending_review' limit $3) d)
-       end,
-       (select count(*) from {schema}.worker where expires_at > coalesce($1::timestamptz, clock_timestamp()));
+                  from (select 1 from {schema}.dead_letter where tenant = $1 and status = 'pending_review' limit $2) d)
+       end;
 
 -- name: health
 select current_setting('server_version') as server_version,

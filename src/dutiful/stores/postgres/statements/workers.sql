@@ -10,6 +10,11 @@ set seen_at = excluded.seen_at, expires_at = excluded.expires_at, lanes = exclud
 -- name: delete_worker
 delete from {schema}.worker where id = $1;
 
+-- name: processes_with_heartbeat
+select host, pid, process_started
+from {schema}.worker
+where expires_at > coalesce($1::timestamptz, clock_timestamp());
+
 -- name: workers
 select w.id, w.name, w.host, w.pid, w.process_started, w.started_at, w.seen_at, w.lanes, w.kinds, w.locks,
        w.expires_at > clock_timestamp() as alive,

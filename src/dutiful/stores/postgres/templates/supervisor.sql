@@ -179,8 +179,9 @@ begin
                 'outcome', case when _attempt_id is null then 'attempt_outstanding' else 'attempt_created' end,
                 'attempts', {count_attempts}(_task_id),
                 'failures', _num_failures));
-    exception when others then
-        -- A passing error, as of a lock or of a full disk, must not end the checks: look again soon, later and later.
+    exception when query_canceled or others then
+        -- A passing error, as of a lock, of a full disk or of a query that was cancelled, must not end the checks: look
+        -- again soon, later and later.
         _answer := jsonb_build_object(
             'status', 'check_failed', 'payload', jsonb_build_object('error_message', sqlerrm));
         select now() + greatest(_base, least((now() - t.created_at) / 2, interval '10 minutes')) into _next_check_at
@@ -215,9 +216,14 @@ begin
         validation_failure_message := '_scheduled_at is not a time of the years 1 to 9999';
         return;
     end if;
-    insert into {task} ({key_names}) values ({key_values})
-    on conflict do nothing
-    returning {task_id} into _new_task_id;
+    begin
+        insert into {task} ({key_names}) values ({key_values})
+        on conflict do nothing
+        returning {task_id} into _new_task_id;
+    exception when foreign_key_violation then
+        validation_failure_message := 'a row that it names was deleted meanwhile';
+        return;
+    end;
     if _new_task_id is null then
         -- Its checks may have been lost. A process that has ended, or is checked, is left alone.
         select t.{task_id} into _new_task_id from {task} t

@@ -34,6 +34,12 @@ DELETE FROM dutiful_limit_rule WHERE name NOT IN (SELECT name FROM dutiful_limit
 -- name: delete_slots_of_no_limit
 DELETE FROM dutiful_limit_slot WHERE name NOT IN (SELECT name FROM dutiful_limit_rule);
 
+-- name: delete_starts_of_limit
+DELETE FROM dutiful_limit_slot WHERE name = ? AND started_at IS NOT NULL;
+
+-- name: delete_open_slots_of_job
+DELETE FROM dutiful_limit_slot WHERE job_id = ? AND started_at IS NULL;
+
 -- name: delete_holds_of_no_limit
 DELETE FROM dutiful_limit_hold WHERE name NOT IN (SELECT name FROM dutiful_limit_rule WHERE feedback);
 
@@ -74,6 +80,9 @@ SELECT kind, payload, tenant, options FROM dutiful_job WHERE id = ?;
 
 -- name: has_slot
 SELECT 1 FROM dutiful_limit_slot WHERE job_id = ? LIMIT 1;
+
+-- name: has_slot_of
+SELECT 1 FROM dutiful_limit_slot WHERE job_id = ? AND name = ? LIMIT 1;
 
 -- name: put_slot
 INSERT INTO dutiful_limit_slot (job_id, name, key, admitted_at, started_at) VALUES (?, ?, ?, ?, ?);

@@ -137,6 +137,9 @@ begin
     end if;
     if v_tids is null or cardinality(v_tids) = 0 then return; end if;
 
+    -- Now, because a limit counts as a start what was claimed after it was admitted, which may have been meanwhile.
+    v_now := coalesce(p_now, clock_timestamp());
+
     return query
     {take_ready}
 end $$;
@@ -180,6 +183,9 @@ begin
     v_jobs := array(select d.job_id from {schema}.delivery d
                     where d.job_id = any (v_jobs) and not d.taken for update skip locked);
     update {schema}.delivery d set taken = true where d.job_id = any (v_jobs);
+
+    -- Now, because a limit counts as a start what was claimed after it was admitted, which may have been meanwhile.
+    v_now := coalesce(p_now, clock_timestamp());
 
     return query
     {take_ready}

@@ -36,9 +36,16 @@ begin
         raise exception 'p_on_conflict % must be one of: reject, return, replace', p_on_conflict
             using errcode = 'invalid_parameter_value';
     end if;
+    if p_scope not in ('queued', 'active', 'window', 'forever') then
+        raise exception 'p_unique_scope % must be one of: queued, active, window, forever', p_scope
+            using errcode = 'invalid_parameter_value';
+    end if;
     if coalesce((p_scope = 'window') <> (p_window is not null), true) then
         raise exception 'give p_unique_window with p_unique_scope window, and only then'
             using errcode = 'invalid_parameter_value', hint = 'as in p_unique_window => interval ''1 hour''';
+    end if;
+    if p_window not between interval '0' and interval '36525 days' then
+        raise exception 'p_unique_window must be from 0 to 36525 days' using errcode = 'invalid_parameter_value';
     end if;
     return jsonb_build_object(
         'key', p_key, 'scope', p_scope, 'on_conflict', p_on_conflict, 'across_kinds', p_across_kinds,
@@ -89,6 +96,10 @@ begin
     if coalesce(p_on_failure not in ('cancel', 'run', 'fail'), true) then
         raise exception 'p_on_failure % must be one of: cancel, run, fail', p_on_failure
             using errcode = 'invalid_parameter_value';
+    end if;
+    if array_position(p_depends_on, null) is not null then
+        raise exception 'p_depends_on has a null in it'
+            using errcode = 'invalid_parameter_value', hint = 'give the ids of jobs, or leave it out';
     end if;
     if p_traceparent is not null or p_webhook is not null then
         v_options := nullif(coalesce({schema}.trace_options(p_traceparent), '{}')

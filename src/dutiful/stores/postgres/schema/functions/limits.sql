@@ -20,17 +20,33 @@ language sql stable as $$
     select case when p_rule.burst is null then {schema}.limit_since(p_rule, p_now) else p_now - p_rule.per end
 $$;
 
+-- Within which only the burst of a limit starts; null: all may start together. What an operator has chosen counts.
+create or replace function {schema}.limit_burst_window(p_rule {schema}.limit_rule) returns interval
+language sql immutable as $$
+    select case when p_rule.burst < coalesce(p_rule.chosen, p_rule.most)
+                then p_rule.per * (p_rule.burst::float8 / coalesce(p_rule.chosen, p_rule.most)) end
+$$;
+
 -- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited.
 create or replace function {schema}.put_limits(
     p_all text[], p_kinds text[], p_kind_names text[], p_fields text[], p_names text[], p_most int[], p_per interval[],
     p_burst int[], p_fixed boolean[], p_feedback boolean[], p_now timestamptz
 ) returns void
-language plpgsql volatile set lock_timeout = '10s' {use_indexes} as $$
+language plpgsql volatile set lock_timeout = '2s' {use_indexes} as $$
 declare
-    v_now  timestamptz := coalesce(p_now, clock_timestamp());
-    v_new  text[];
-    v_free text[];
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_turned text[];
+    v_gained text[];
+    v_lost   text[];
+    v_free   text[];
+    v_ready  uuid[];
 begin
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    -- From what runs at once to what starts within a time, or back: what was counted counts for nothing now.
+    v_turned := array(
+        select r.name from {schema}.limit_rule r
+        join unnest(p_names, p_per) a (name, per) on a.name = r.name
+        where (r.per is null) <> (a.per is null));
     -- In order, so that two workers that start together cannot wait for each other.
     insert into {schema}.limit_rule as r (name, most, per, burst, fixed, feedback)
     select * from unnest(p_names, p_most, p_per, p_burst, p_fixed, p_feedback) a (name, most, per, burst, fixed, feedback)
@@ -41,12 +57,19 @@ begin
     where (r.most, r.per, r.burst, r.fixed, r.feedback)
           is distinct from (excluded.most, excluded.per, excluded.burst, excluded.fixed, excluded.feedback);
     perform 1 from {schema}.limit_rule r order by r.name for update;
-    v_new := array(select distinct k from unnest(p_kinds) k
-                   where not exists (select 1 from {schema}.limit_kind x where x.kind = k));
-    delete from {schema}.limit_kind x
-    where x.kind = any (p_all)
-      and not exists (select 1 from unnest(p_kinds, p_kind_names) a (kind, name)
-                      where a.kind = x.kind and a.name = x.name);
+    v_gained := array(
+        select a.kind from unnest(p_kinds, p_kind_names) a (kind, name)
+        where not exists (select 1 from {schema}.limit_kind x where x.kind = a.kind and x.name = a.name)
+        union
+        select x.kind from {schema}.limit_kind x where x.name = any (v_turned));
+    with gone as (
+        delete from {schema}.limit_kind x
+        where x.kind = any (p_all)
+          and not exists (select 1 from unnest(p_kinds, p_kind_names) a (kind, name)
+                          where a.kind = x.kind and a.name = x.name)
+        returning x.kind
+    )
+    select array_agg(distinct g.kind) into v_lost from gone g;
     insert into {schema}.limit_kind as x (kind, name, field)
     select * from unnest(p_kinds, p_kind_names, p_fields) a (kind, name, field) order by a.kind, a.name
     on conflict (kind, name) do update set field = excluded.field where x.field is distinct from excluded.field;
@@ -57,23 +80,43 @@ begin
     insert into {schema}.pause (scope, name, since)
     select 'limited', k, v_now from (select distinct unnest(p_kinds) as k) a order by k
     on conflict do nothing;
-    -- What waited for a limit that is gone waits for nothing, and the next sweep makes it ready.
-    update {schema}.blocked b set gate = 'paused', key = b.kind where b.gate = 'limit' and b.kind = any (v_free);
+    -- What waited for a limit that its kind has no more waits for the next admission or, if it has no other, for the sweep.
+    update {schema}.blocked b set gate = 'paused', key = b.kind
+    where b.gate = 'limit' and b.kind = any (v_lost || v_free);
     delete from {schema}.limit_rule r where not exists (select 1 from {schema}.limit_kind x where x.name = r.name);
-    delete from {schema}.limit_slot s where not exists (select 1 from {schema}.limit_rule r where r.name = s.name);
+    delete from {schema}.limit_slot s
+    where not exists (select 1 from {schema}.limit_rule r where r.name = s.name)
+       or s.name = any (v_turned) and s.started_at is not null;
     delete from {schema}.limit_hold h
     where not exists (select 1 from {schema}.limit_rule r where r.name = h.name and r.feedback);
-    perform {schema}.block_paused(v_new, null, v_now);
+    if v_gained = '{}' then return; end if;
+    -- What is ready is admitted anew. It waits for a claim that is under way, because what that takes runs, and counts.
+    with back as (
+        delete from {schema}.ready r where r.kind = any (v_gained) returning r.*
+    ), moved as (
+        insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})
+        select b.job_id, v_now, b.seq, 'paused', b.kind, {carried of b} from back b
+        returning job_id
+    )
+    select array_agg(m.job_id) into v_ready from moved m;
+    -- The offsets and the limit make these, and those of what runs, look-ups for each job, whatever the statistics say.
+    delete from {schema}.limit_slot s
+    where s.id = any (array(
+        select o.id from unnest(v_ready) a (id)
+        cross join lateral (select x.id, x.started_at from {schema}.limit_slot x where x.job_id = a.id offset 0) o
+        where o.started_at is null));
     -- What runs already counts.
     insert into {schema}.limit_slot (job_id, admitted_at, started_at, name, key)
     select l.job_id, v_now, case when r.per is not null then l.claimed_at end, r.name, g.key
     from {schema}.lease l
-    join {schema}.job j on j.id = l.job_id
+    cross join lateral (select x as job, x.kind from {schema}.job x where x.id = l.job_id limit 1) j
     join {schema}.limit_kind k on k.kind = j.kind
     join {schema}.limit_rule r on r.name = k.name
-    cross join lateral {schema}.limit_key(j, k) g (key)
-    where j.kind = any (v_new) and g.key is not null
-      and not exists (select 1 from {schema}.limit_slot s where s.job_id = l.job_id and s.name = r.name);
+    cross join lateral {schema}.limit_key(j.job, k) g (key)
+    where j.kind = any (v_gained) and g.key is not null
+      and not exists (
+          select 1 from (select x.name from {schema}.limit_slot x where x.job_id = l.job_id offset 0) s
+          where s.name = r.name);
 end $$;
 
 -- The key of a job: as it was enqueued, or the payload's field. Null: the limit does not apply to it.
@@ -102,29 +145,29 @@ begin
             where o.started_at is null);
     end if;
     if cardinality(v_open) = 0 then return '{}'; end if;
-    -- A start is known from its claim. The offsets make these look-ups for each slot, whatever the statistics say.
-    update {schema}.limit_slot s set started_at = f.at
-    from (
-        select o.id, coalesce(
+    -- In one statement, because a job that is claimed and ends between two would have a slot but no start. A start is known
+    -- from its claim. The offsets make these look-ups for each slot, whatever the statistics say.
+    with looked as materialized (
+        select o.id, o.admitted_at,
+               exists (select 1 from {schema}.lease l where l.job_id = o.job_id offset 0) as runs,
+               case when (select r.per is not null from {schema}.limit_rule r where r.name = o.name) then coalesce(
                    (select l.claimed_at from {schema}.lease l where l.job_id = o.job_id limit 1),
                    (select f.claimed_at from {schema}.finished f where f.job_id = o.job_id limit 1),
                    -- A claim that was given back may not have begun; see count_starts.
                    (select max(a.claimed_at) from {schema}.attempt a
-                    where a.job_id = o.job_id and a.outcome <> 'released')) as at
+                    where a.job_id = o.job_id and a.outcome <> 'released')) end as at
         from unnest(v_open) a (id)
         cross join lateral (select x.* from {schema}.limit_slot x where x.id = a.id offset 0) o
-        where (select r.per is not null from {schema}.limit_rule r where r.name = o.name)
+        where o.started_at is null
           and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
-    ) f
-    where s.id = f.id and f.at >= s.admitted_at;
-    with ended as (
+    ), noted as (
+        update {schema}.limit_slot s set started_at = w.at
+        from looked w
+        where s.id = any (array[w.id]) and w.at >= w.admitted_at
+    ), ended as (
         delete from {schema}.limit_slot s
-        where s.id = any (array(
-            select o.id from unnest(v_open) a (id)
-            cross join lateral (select x.* from {schema}.limit_slot x where x.id = a.id offset 0) o
-            where o.started_at is null
-              and not exists (select 1 from {schema}.ready r where r.job_id = o.job_id offset 0)
-              and not exists (select 1 from {schema}.lease l where l.job_id = o.job_id offset 0)))
+        where s.id = any (array(select w.id from looked w where not w.runs and coalesce(w.at < w.admitted_at, true)))
+          and s.started_at is null
         returning s.name, s.key
     )
     select array_agg(distinct {schema}.limit_gate(e.name, e.key)) into v_gates from ended e;
@@ -161,10 +204,10 @@ begin
         cross join lateral (
             select s.name, s.key from {schema}.limit_slot s
             where s.name = r.name
-              and s.started_at <= greatest({schema}.limit_since(r, p_now), p_now - r.per * (r.burst::float8 / r.most))
+              and s.started_at <= greatest({schema}.limit_since(r, p_now), p_now - {schema}.limit_burst_window(r))
             offset 0
         ) b
-        where r.burst < r.most
+        where {schema}.limit_burst_window(r) is not null
     ) g;
     return array(select unnest(v_ended) union select unnest(v_gates));
 end $$;
@@ -184,7 +227,7 @@ create or replace function {schema}.limit_room(p_rule {schema}.limit_rule, p_key
 language plpgsql stable as $$
 declare
     v_since timestamptz := {schema}.limit_since(p_rule, p_now);
-    v_burst timestamptz := p_now - p_rule.per * (p_rule.burst::float8 / p_rule.most);
+    v_burst timestamptz := p_now - {schema}.limit_burst_window(p_rule);
     v_room  bigint;
 begin
     if p_rule.feedback and exists (
@@ -193,7 +236,7 @@ begin
         return 0;
     end if;
     select least(coalesce(p_rule.chosen, p_rule.most) - count(*) filter (where s.started_at is null or s.started_at > v_since),
-                 case when p_rule.burst < p_rule.most
+                 case when v_burst is not null
                       then p_rule.burst - count(*) filter (where s.started_at is null or s.started_at > v_burst) end)
     into v_room
     from {schema}.limit_slot s where s.name = p_rule.name and s.key = p_key;
@@ -483,9 +526,7 @@ begin
                         else f.started_at + w.length end) - v_now
         from {schema}.limit_rule r
         -- Starts count for the whole time, and for a part of it towards the burst.
-        cross join lateral (
-            select r.per union all select r.per * (r.burst::float8 / r.most) where r.burst < r.most
-        ) w (length)
+        cross join lateral unnest(array[r.per, {schema}.limit_burst_window(r)]) w (length)
         cross join lateral (
             select s.started_at from {schema}.limit_slot s
             where s.name = r.name

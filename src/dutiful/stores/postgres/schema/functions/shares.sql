@@ -139,6 +139,9 @@ begin
     end if;
     if cardinality(v_tids) = 0 then return; end if;
 
+    -- Now, because a limit counts as a start what was claimed after it was admitted, which may have been meanwhile.
+    v_now := coalesce(p_now, clock_timestamp());
+
     return query
     {take_ready}
 end $$;

@@ -287,9 +287,9 @@ begin
                                               where r.kind <> '' and r.queue > v_queue))))
             -- Bounded as in claim.
             returning x.job_id, x.seq, least(x.attempt, 2147483646) + 1, least(x.crashes, 2147483646),
-                      nextval('{schema}.claim_seq'), v_now + p_lease, exists (
+                      nextval('{schema}.claim_seq'), exists (
                           select 1 from {schema}.unique_key k where k.scope = 'queued' and k.job_id = x.job_id)
-            into v_job, v_seq, v_attempt, v_crashes, v_claim, v_expires, v_unique;
+            into v_job, v_seq, v_attempt, v_crashes, v_claim, v_unique;
             exit when found;
         end if;
         if v_n is null then
@@ -302,11 +302,12 @@ begin
             select l.queues, l.priorities, l.starts into v_queues, v_priorities, v_starts
             from {schema}.session_levels(v_key, p_kinds, p_queues, p_suspects, v_at) l;
             if p_limit > 1 or p_tenants is not null or exists (select 1 from {schema}.pause where scope <> 'limited') then
+                -- They are claimed after they are found, so each lease ends a little later than is said here.
                 return query
                 select c.job_id, c.claim_id, c.kind, c.queue, c.priority, c.payload, c.attempt, c.max_attempts,
                        c.crashes, c.tenant, c.correlation_id, c.parent_id, c.subject, c.options, c.seq, v_now + p_lease
                 from {schema}.claim_in_order(v_worker, p_lane, v_queues, v_priorities, v_starts, p_kinds, p_limit,
-                                             p_suspects, p_lease, p_tenants, v_now) c;
+                                             p_suspects, p_lease, p_tenants, p_now) c;
                 exit;
             end if;
             v_n := 0;
@@ -318,6 +319,8 @@ begin
         v_start := v_starts[v_n];
     end loop;
     if v_job is not null then
+        v_now := coalesce(p_now, clock_timestamp());  -- as in claim
+        v_expires := v_now + p_lease;
         insert into {schema}.lease (job_id, claim_id, worker_id, seq, claimed_at, expires_at, attempt, crashes)
         values (v_job, v_claim, v_worker, v_seq, v_now, v_expires, v_attempt, v_crashes);
         if v_unique then

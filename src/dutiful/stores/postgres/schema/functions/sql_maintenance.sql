@@ -134,12 +134,14 @@ begin
     if not coalesce(p_worker is not null and p_pid is not null and length(p_name) <= 500 and length(p_host) <= 500
                     and p_slots >= 0 and p_ttl > interval '0' and p_ttl <= interval '1 hour' and cardinality(p_kinds) <= 1000
                     and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 10000
+                    and array_position(p_kinds, null) is null and array_position(p_queues, null) is null
+                    and array_position(p_jobs, null) is null and p_lane is not null
                     and (select max(length(n)) from unnest(p_kinds || p_queues || p_lane || coalesce(p_process, '')) n) <= 200,
                     false) then
         -- The record is read by all who list workers.
         raise exception 'p_slots must be 0 or more, p_ttl at most an hour, lists short, and names of 200 characters at most'
             using errcode = 'invalid_parameter_value',
-                  hint = 'p_worker and p_name must be given; p_name and p_host may have 500 characters';
+                  hint = 'p_worker and p_name must be given; lists have no nulls; p_name and p_host may have 500 characters';
     end if;
     -- Only what this function has written: the record of a worker in Python has a mode of locks, or more lanes.
     if p_slots = 0 then

@@ -268,6 +268,14 @@ begin
         raise exception 'the role "%" is not bound to the tenant "%"', session_user, p_tenant
             using errcode = 'insufficient_privilege';
     end if;
+    -- A worker in SQL runs what payloads name with rights that members lack, and its functions learn of no tenant.
+    if p_kind = 'db_function'
+       or p_payload ?| array['db_function', 'before_handler', 'success_handler', 'error_handler'] then
+        raise exception 'the role "%" may not enqueue jobs that run SQL functions', session_user
+            using errcode = 'insufficient_privilege',
+                  hint = 'grant it a function of yours with its owner''s rights, which checks what it is asked for and '
+                         'enqueues, such as the kickoff of a supervisor';
+    end if;
     perform set_config('dutiful.tenant', p_tenant, true);
     select n.id into v_foreign
     from unnest(array[p_parent_id, p_retry_of]) n (id)

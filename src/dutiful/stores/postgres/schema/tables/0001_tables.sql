@@ -20,15 +20,20 @@ create domain {schema}.job_priority as int check (value >= 0);
 create domain {schema}.job_max_attempts as int check (value >= 1);
 create domain {schema}.job_payload as jsonb
     check (jsonb_typeof(value) = 'object')
-    -- Independent of a kind's rules, because one job must not fill a page of everyone's lists.
-    constraint job_payload_size check (pg_column_size(value) <= 16 * 1024 * 1024);
+    -- Independent of a kind's rules, because one job must not fill a page of everyone's lists, or a claim. By its text,
+    -- because 1e131071 is stored in 12 bytes and read as 131,072 digits; 1 KB holds too few of those unless it comes
+    -- compressed from a table, and most payloads are as small.
+    constraint job_payload_size check (pg_column_size(value) <= 1024 and pg_column_compression(value) is null
+                                       or octet_length(value::text) <= 16 * 1024 * 1024);
 create domain {schema}.job_subject as jsonb
     check (jsonb_typeof(value) = 'object')
-    -- As stored, 8 KB of JSON from Python take six times as much at most.
-    constraint job_subject_size check (pg_column_size(value) <= 64 * 1024);
+    -- 8 KB of JSON from Python, with the blanks that Postgres writes and some long numbers. The smallest, as of payloads.
+    constraint job_subject_size check (pg_column_size(value) <= 256 and pg_column_compression(value) is null
+                                       or octet_length(value::text) <= 64 * 1024);
 create domain {schema}.job_created_by as text check (length(value) <= 200);
 create domain {schema}.job_options as jsonb
-    constraint job_options_size check (pg_column_size(value) <= 64 * 1024);
+    constraint job_options_size check (pg_column_size(value) <= 256 and pg_column_compression(value) is null
+                                       or octet_length(value::text) <= 64 * 1024);
 
 -- The request. Never updated; deleted by retention only.
 create table {schema}.job (
@@ -213,7 +218,8 @@ create table {schema}.sent_event (
     delivered boolean not null default false,
     name text collate "C" not null check (name <> '' and length(name) <= 200),
     key text collate "C" not null check (key <> '' and length(key) <= 200),
-    tenant {schema}.job_tenant, by text check (length(by) <= 200), data jsonb check (pg_column_size(data) <= 16 * 1024 * 1024)
+    tenant {schema}.job_tenant, by text check (length(by) <= 200),
+    data jsonb check (octet_length(data::text) <= 16 * 1024 * 1024)  -- as of payloads
 );
 create index sent_event_key on {schema}.sent_event (name, key, coalesce(tenant, ''), seq);
 create index sent_event_undelivered on {schema}.sent_event (seq) where not delivered;
@@ -378,7 +384,7 @@ create table {schema}.bulk_run (
     origin text not null check (origin in ('cli', 'api', 'python', 'service', 'sql')),
     tenant text check (length(tenant) <= 200),  -- of its filter
     reason text check (length(reason) <= 2000),
-    filter jsonb not null check (pg_column_size(filter) <= 65536)
+    filter jsonb not null check (octet_length(filter::text) <= 65536)
 );
 create index bulk_run_running on {schema}.bulk_run (id) where state = 'running';
 create index bulk_run_ended on {schema}.bulk_run (ended_at) where ended_at is not null;

@@ -14,7 +14,7 @@ from dutiful.core.states import State
 from dutiful.maintenance.requeue import key_of, run_again
 from dutiful.operator.actor import Actor, OperatorPart
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.jobs_reads import JobReads
+from dutiful.operator.jobs.reads import JobReads
 from dutiful.store.dead_letters import DeadLetter
 
 

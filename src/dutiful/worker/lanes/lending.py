@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dutiful.worker.lane import Lane
+    from dutiful.worker.lanes.lane import Lane
 
 
 class Lending:

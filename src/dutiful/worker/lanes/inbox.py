@@ -15,7 +15,7 @@ from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.observe.sparse import SparseLog
 from dutiful.store.claims import JobClaimRequest
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.selection import select
+from dutiful.worker.lanes.selection import select
 
 log = logging.getLogger("dutiful.delivery")
 AGAIN = 1.0  # seconds until a job is asked for again that is ready and could not be claimed, because of a pause

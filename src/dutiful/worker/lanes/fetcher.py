@@ -13,9 +13,9 @@ from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.control import Pause
 from dutiful.worker.batches import claim_more
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.inbox import InboxSource
+from dutiful.worker.lanes.inbox import InboxSource
+from dutiful.worker.lanes.selection import select
 from dutiful.worker.leases import Leases
-from dutiful.worker.selection import select
 
 FORGET_AFTER = 60.0
 # A hint may name levels that do not exist, and each level costs an index look-up with every claim.

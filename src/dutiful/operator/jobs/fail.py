@@ -16,7 +16,7 @@ from dutiful.core.retry.error_info import make_error
 from dutiful.core.settle import Change, Policy, decide_or_fail
 from dutiful.core.states import State, Transition, check
 from dutiful.operator.actor import Actor, OperatorPart, log, recordable
-from dutiful.operator.jobs_reads import JobReads
+from dutiful.operator.jobs.reads import JobReads
 from dutiful.store.metrics import AttemptStats, outcome_of
 
 FAILED_BY_HAND = "FailedByHand"  # the type of the error

@@ -27,7 +27,7 @@ from dutiful.operator.explain import (
     waiting,
     with_delivery,
 )
-from dutiful.operator.jobs_stuck import STUCK, stuck_jobs
+from dutiful.operator.jobs.stuck import STUCK, stuck_jobs
 from dutiful.operator.queues import Queues
 from dutiful.store.queries import JobFilter, JobPage
 from dutiful.store.webhooks import WebhookPost
@@ -98,7 +98,7 @@ class JobReads(OperatorPart):
                     fleetwide=self._actor.tenant is None,
                     # Not through the store of a tenant, which hides them; a tenant learns only that its job waits.
                     breakers=await self._client.store.breakers.all(),
-                    limits=await self._client.store.limits.all(keys=1_000) if record.state is State.BLOCKED else (),
+                    limits=await self._client.store.limits.all(keys=None) if record.state is State.BLOCKED else (),
                     shares=await self._client.store.shares.all() if record.state is State.READY else (),
                 )
                 if record.gate == "event":
@@ -114,7 +114,7 @@ class JobReads(OperatorPart):
                     if waits is not None and not waits.outstanding:
                         return undelivered(waits, now)
                 ahead, exact = await self._ahead(record, of_tenant=fleet.shared(record))
-                found = unblocked(record, fleet, ahead, exact=exact)
+                found = unblocked(record, fleet, now, ahead, exact=exact)
                 if dispatcher is None or waits is None:
                     return found
                 return with_delivery(found, waits, place_of(dispatcher.backend, record.queue), now)

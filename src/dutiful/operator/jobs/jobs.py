@@ -23,10 +23,10 @@ from dutiful.delivery.base import EVERYWHERE
 from dutiful.kind import Kind
 from dutiful.operator.actor import Actor, AuditedAction, recordable
 from dutiful.operator.dead_letters import DeadLetters
-from dutiful.operator.jobs_fail import JobFailures, check_failable
-from dutiful.operator.jobs_reads import JobReads, required
-from dutiful.operator.jobs_retry import JobRetries, Retried, check_undecided
-from dutiful.operator.jobs_stuck import check_releasable, check_released, ended
+from dutiful.operator.jobs.fail import JobFailures, check_failable
+from dutiful.operator.jobs.reads import JobReads, required
+from dutiful.operator.jobs.retry import JobRetries, Retried, check_undecided
+from dutiful.operator.jobs.stuck import check_releasable, check_released, ended
 from dutiful.operator.queues import Queues
 from dutiful.options import Options, read_options
 from dutiful.store.control import CancelResult

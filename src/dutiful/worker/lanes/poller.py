@@ -8,9 +8,9 @@ from dutiful.core.errors import DutifulError
 from dutiful.delivery.base import QueueLevels
 from dutiful.store.claims import QueueLevel
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.fetcher import MOST_HINTED, FetchCursors
-from dutiful.worker.lane import Lane
-from dutiful.worker.selection import Selection
+from dutiful.worker.lanes.fetcher import MOST_HINTED, FetchCursors
+from dutiful.worker.lanes.lane import Lane
+from dutiful.worker.lanes.selection import Selection
 
 LONGEST_REST = 0.25  # seconds between two looks that hints have caused
 SLOW = 0.02  # seconds; hints do not wait for peeks that take longer

@@ -15,7 +15,6 @@ from dutiful.core.retry.error_info import describe
 from dutiful.core.states import State
 from dutiful.declare.lane import ANY, LaneSettings
 from dutiful.store.control import Pause
-from dutiful.worker.batch_runner import BatchRunner
 from dutiful.worker.batches import Gathering
 from dutiful.worker.config import WorkerConfig
 from dutiful.worker.counters import Timing
@@ -26,12 +25,13 @@ from dutiful.worker.executor.outcomes import (
     outcome_without_handler,
     settlement_without_handler,
 )
-from dutiful.worker.fetcher import FetchCursors, Fetcher, Suspects
+from dutiful.worker.lanes.batch_runner import BatchRunner
+from dutiful.worker.lanes.fetcher import FetchCursors, Fetcher, Suspects
+from dutiful.worker.lanes.lending import Lending
+from dutiful.worker.lanes.selection import select
+from dutiful.worker.lanes.shares import FairBuffer, FairSource
 from dutiful.worker.leases import Leases
-from dutiful.worker.lending import Lending
-from dutiful.worker.selection import select
 from dutiful.worker.settler import Settler
-from dutiful.worker.shares import FairBuffer, FairSource
 from dutiful.worker.slots import Slot, Slots, StopReason
 
 YIELD_EVERY = 32  # jobs; a no-op job never waits, so a slot lets the loop turn now and then
@@ -42,6 +42,7 @@ SOON = UNSTARTED_FOR / 4  # a slot that is free within this time can take up a s
 WORTH, WORTH_OF_SHORT = 0.02, 0.1
 SHORT = 10_000  # jobs a second
 SAMPLE = 0.005
+AHEAD_SIZE = 64 * 2**20  # characters of payloads that are claimed ahead, because what waits should not fill the memory
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
 
@@ -106,6 +107,7 @@ class Lane:
         self._measured = (0, time.monotonic())
         self.rate = 0.0  # jobs taken from the buffer a second, while there are any
         self.round_trip = 0.005
+        self._payload_size = 0.0  # of the jobs claimed lately, at a mean; raised at once and lowered slowly
 
     @property
     def busy(self) -> int:
@@ -245,21 +247,27 @@ class Lane:
         if self._settler.pending > self._backlog:
             return 0, free
         if self._fair is not None:
-            most_ahead = self._batch if self._may_claim_ahead else 0
-            want, self._low = self._fair.demand(free, 2 * self.round_trip, most_ahead)
+            want, self._low = self._fair.demand(free, 2 * self.round_trip, self._most_ahead)
             return min(want, self._batch), free
         worth = WORTH + (WORTH_OF_SHORT - WORTH) * min(self.rate / SHORT, 1.0)
-        ahead = min(self._batch, int(self.rate * max(2 * self.round_trip, worth))) if self._may_claim_ahead else 0
+        ahead = min(self._most_ahead, int(self.rate * max(2 * self.round_trip, worth)))
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
         return (want if free or len(self._buffer) <= self._low else 0), free
+
+    @property
+    def _most_ahead(self) -> int:
+        return min(self._batch, int(AHEAD_SIZE / max(self._payload_size, 1))) if self._may_claim_ahead else 0
 
     def _receive(self, claims: list[Claim]) -> None:
         if not self._open:
             for claim in claims:
                 self._settler.settle(claim, Released(began=False))
             return
+        if claims:
+            size = sum([len(claim.payload) for claim in claims]) / len(claims)
+            self._payload_size = max(size, 0.9 * self._payload_size + 0.1 * size)
         if self._gathering:
             claims = self._gathering.join(claims)
         for claim in claims:

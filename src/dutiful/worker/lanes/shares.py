@@ -12,8 +12,8 @@ from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import ClaimRequest, QueueLevel
 from dutiful.store.shares import Look, LookRequest, Place, Position, ShareRequest, Take, Walk
 from dutiful.worker.config import WorkerConfig
-from dutiful.worker.fetcher import MOST_ASKED, FetchCursors
-from dutiful.worker.selection import select
+from dutiful.worker.lanes.fetcher import MOST_ASKED, FetchCursors
+from dutiful.worker.lanes.selection import select
 
 LOOK_SHARE = 1  # a look is repeated after this many times as long as it took
 LONG, SHORTEST = 1.0, 1e-5  # seconds; a job is believed to take long until some have ended

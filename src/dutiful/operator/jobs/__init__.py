@@ -1,0 +1,1 @@
+"""Jobs: what can be read of them, and the acts on them."""

@@ -1,0 +1,1 @@
+"""Lanes: find queues with work, claim their jobs, and run them in slots."""
