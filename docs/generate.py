@@ -69,7 +69,8 @@ SETTINGS = {
     "[stopping](../guides/stopping.md#handlers-that-do-not-stop).",
     "cancel_grace": "How long a handler may take to stop when its job is cancelled; then the job ends without it.",
     "lingering_limit": "How many handlers may run on without their jobs before a supervised worker is replaced.",
-    "watchdog": "How far past its timeout, or `cancel_grace`, a job may hold the event loop before the worker exits.",
+    "watchdog": "How far past its timeout, or `cancel_grace`, a job may hold the event loop before the worker exits, "
+    "or the interpreter before its supervisor kills it.",
     "batch": "How many jobs a lane claims at most at once, and ahead of its slots.",
     "retry_attempts": "How often kinds that declare no retry are tried, the first run included.",
     "retry_base": "The first delay of kinds that declare no retry; it doubles each time.",
