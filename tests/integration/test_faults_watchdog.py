@@ -8,10 +8,13 @@ import fault_jobs
 import pytest
 from fault_jobs import executions
 
+from dutiful import Dutiful
+from dutiful.cli.commands.worker import _is_stuck
 from dutiful.core import ids
 from dutiful.core.states import State
 from dutiful.store import Store
 from faults import until
+from suite.builders import claim_one, enqueue_one, new_id
 
 
 async def test_a_job_that_blocks_the_event_loop_ends_as_a_dead_letter_and_its_neighbours_complete(
@@ -125,6 +128,26 @@ async def test_a_job_that_keeps_the_interpreter_is_ended_with_its_worker_by_the_
         assert isinstance(await (await fault_jobs.app.enqueue("nothing")).result(timeout="60s"), int)
         await until(lambda: _has_workers(store, 2), "others have taken the places of those that were killed")
         assert await store.queries.check_places() == []
+
+
+async def test_a_worker_is_stuck_when_all_its_jobs_are_past_their_timeouts(store: Store) -> None:
+    app = Dutiful(watchdog="5s", lease="30s")
+    for kind, timeout in {"short": "2s", "long": "10m", "endless": "never"}.items():
+        app.job(name=kind, timeout=timeout)(lambda: None)
+
+    async def stuck(*kinds: str, after: float) -> bool:
+        worker_id = new_id()
+        for kind in kinds:
+            await enqueue_one(store, kind=kind)
+            await claim_one(store, kinds=kinds, worker_id=worker_id)
+        return await _is_stuck(app, store, worker_id, after)
+
+    assert [await stuck("short", after=after) for after in (4, 6, 7)] == [False, False, True]
+    # The long one may be what keeps the interpreter, within its time.
+    assert [await stuck("short", "long", after=after) for after in (7, 604, 605)] == [False, False, True]
+    assert not await stuck("short", "endless", after=10_000)
+    assert not await stuck("short", "unknown", after=10_000)
+    assert not await stuck(after=10_000), "it has not begun"
 
 
 async def test_a_worker_whose_resources_take_long_to_load_is_left_alone(store: Store, tmp_path: Path) -> None:

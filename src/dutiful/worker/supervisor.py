@@ -117,7 +117,7 @@ class Supervisor:
                 continue
             log.error(
                 "worker process %d has not run for %d s, because a call into C keeps the interpreter lock, past the "
-                "timeout of a job or the leases of all: it prints its stacks and is killed. Give the kind process=True",
+                "timeouts of its jobs or their leases: it prints its stacks and is killed. Give the kind process=True",
                 *(child.pid, silent),
             )
             with suppress(ProcessLookupError):  # it has just ended

@@ -27,6 +27,7 @@ from dutiful.core.errors import ShutdownTimeout, UsageError
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.observe.outage import OutageLog
+from dutiful.store import Store
 from dutiful.worker.counters import AttemptCounters
 from dutiful.worker.pulse import EVERY, Pulse
 from dutiful.worker.startup import StartLimit
@@ -233,20 +234,25 @@ async def _supervise(app: Dutiful, processes: int) -> int:
                 await counters.flush(client.store.metrics, supervisor_id)
 
         async def is_stuck(worker_id: UUID, silent: float) -> bool:
-            """Whether it is past the timeout of a job that it holds, or past its leases, so that it holds none."""
-            watchdog = app.settings.watchdog.total_seconds()
-            if silent < watchdog:
-                return False
-            held = await client.store.claims.held_by(worker_id)
-            if not held:
-                # One that still opens its resources, as by loading a model, has no leases; its heartbeat comes after.
-                begun = any(worker.id == worker_id for worker in await client.store.workers.all())
-                return begun and silent >= app.settings.lease.total_seconds() + watchdog
-            limits = [app.kinds[one.kind].timeout for one in held if one.kind in app.kinds]
-            # It has claimed nothing since, so each of them has run, or waited here, for longer.
-            return any(limit is not None and silent >= limit.total_seconds() + watchdog for limit in limits)
+            return await _is_stuck(app, client.store, worker_id, silent)
 
         return await Supervisor(child_command(_single(sys.argv[1:])), processes, rescue, is_stuck).run()
+
+
+async def _is_stuck(app: Dutiful, store: Store, worker_id: UUID, silent: float) -> bool:
+    """Whether it is past the timeouts of all jobs that it holds, or past its leases, so that it holds none."""
+    watchdog = app.settings.watchdog.total_seconds()
+    if silent < watchdog:
+        return False
+    held = await store.claims.held_by(worker_id)
+    if not held:
+        # One that still opens its resources, as by loading a model, has no leases; its heartbeat comes after.
+        begun = any(worker.id == worker_id for worker in await store.workers.all())
+        return begun and silent >= app.settings.lease.total_seconds() + watchdog
+    limits = [app.kinds[one.kind].timeout if one.kind in app.kinds else None for one in held]
+    # Which of them keeps the interpreter is not known: its call may take as long as its own timeout says. It has
+    # claimed nothing since, so each of them has run, or waited here, for longer.
+    return all(limit is not None and silent >= limit.total_seconds() + watchdog for limit in limits)
 
 
 def _single(arguments: list[str]) -> list[str]:
