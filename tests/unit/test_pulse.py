@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from dutiful.cli.commands.worker import _live_with
 from dutiful.worker.pulse import PULSE, Pulse, Silence
 
 
@@ -61,3 +62,19 @@ def test_signs_that_are_not_read_keep_no_worker_waiting_and_their_file_is_its_se
         pulse.beat()
     assert PULSE not in os.environ
     Pulse().beat()  # without a supervisor
+
+
+@pytest.mark.parametrize("killed", ["before it asked for its parent", "afterwards"])
+def test_a_worker_ends_with_its_supervisor(
+    signs: tuple[int, Pulse], monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    reading, pulse = signs
+    ended: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *given: ended.append(given))
+    parent = os.getppid()
+    if killed == "afterwards":
+        parent += 1
+    else:
+        os.close(reading)
+    _live_with(parent, pulse)
+    assert ended == [(os.getpid(), signal.SIGTERM)]

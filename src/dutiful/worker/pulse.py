@@ -5,7 +5,6 @@ and whatever could end it. Only another process can tell, by the signs that do n
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 PULSE = "DUTIFUL_PULSE"  # the file descriptor that a worker writes its signs to
@@ -23,10 +22,16 @@ class Pulse:
             os.set_inheritable(self._to, False)
             os.set_blocking(self._to, False)  # a supervisor that is stopped does not read them
 
-    def beat(self) -> None:
+    def beat(self) -> bool:
+        """False if the supervisor has ended."""
         if self._to is not None:
-            with suppress(BlockingIOError, BrokenPipeError):
+            try:
                 os.write(self._to, b".")
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                return False
+        return True
 
 
 class Silence:

@@ -180,8 +180,8 @@ async def _opened(app: Dutiful, limit: StartLimit) -> AsyncIterator[Client]:
 
 def _live_with(supervisor: int, pulse: Pulse) -> None:
     """Gives its supervisor signs of life. Stops this worker when that was killed; a new one starts its own workers."""
-    while os.getppid() == supervisor:
-        pulse.beat()
+    # The signs tell of a supervisor that was killed before we asked for our parent.
+    while os.getppid() == supervisor and pulse.beat():
         time.sleep(EVERY)
     os.kill(os.getpid(), signal.SIGTERM)
 
