@@ -1,6 +1,7 @@
 """Secrets on the command line: in addresses, arguments and stored texts."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_no_command_shows_or_keeps_the_password_of_a_malformed_address(
     assert answer.code == 2, answer
     assert "hunter2zz" not in answer.out + answer.err and "database_url" in answer.err
     assert {path.name for path in project.folder.iterdir()} <= before | {"__pycache__"}
+    assert not [thread for thread in threading.enumerate() if "stacks" in thread.name], "a worker leaves no thread"
 
 
 @pytest.mark.req("W8")

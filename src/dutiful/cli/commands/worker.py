@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -121,11 +121,10 @@ async def _serve(app: Dutiful, *, services: bool, arq: bool = False) -> int:
     given = os.environ.get(WORKER_ID)
     if given:
         threading.Thread(target=_live_with, args=(os.getppid(), Pulse()), daemon=True).start()
-    else:
-        silence = app.settings.lease + app.settings.watchdog
-        threading.Thread(target=_print_stacks_after, args=(silence.total_seconds(),), daemon=True).start()
+    silence = app.settings.lease + app.settings.watchdog
     limit = StartLimit(app.settings.startup_timeout)
-    async with _opened(app, limit) as client:
+    stacks = nullcontext() if given else _printing_stacks_after(silence.total_seconds())
+    async with stacks, _opened(app, limit) as client:
         worker = _make_worker(app, client, arq, services, UUID(given) if given else None)
         _handle_signals(worker)
         asyncio.get_running_loop().set_default_executor(LoopThreads(worker.thread_left))
@@ -186,11 +185,24 @@ def _live_with(supervisor: int, pulse: Pulse) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _print_stacks_after(silence: float) -> None:
+@asynccontextmanager
+async def _printing_stacks_after(silence: float) -> AsyncIterator[None]:
     """Has the stacks printed when no thread of this process has run for so many seconds."""
-    while True:
+    ended = threading.Event()
+
+    def postpone() -> None:
         faulthandler.dump_traceback_later(silence, file=2)  # waits in C: a handler may keep the interpreter lock
-        time.sleep(EVERY)
+        while not ended.wait(EVERY):
+            faulthandler.dump_traceback_later(silence, file=2)
+
+    thread = threading.Thread(target=postpone, name="dutiful stacks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _handle_signals(worker: "Worker | ArqWorker") -> None:
