@@ -121,3 +121,19 @@ async def test_it_cannot_pass_for_a_worker_in_python_or_remove_one(world: Channe
             session.execute(f"select {world.schema}.report_worker(gen_random_uuid(), 'x', '{{{{x}},{{y}}}}')".encode())
     (found,) = await store.workers.all()
     assert (found.name, found.kinds, set(found.lanes)) == ("py", ["greet"], {"general"})
+
+
+async def test_a_flood_of_invented_workers_costs_those_who_list_them_little(world: ChannelWorld, store: Store) -> None:
+    report = "select {s}.report_worker(%s, 'x', %s)"
+    invented = "select {s}.report_worker(gen_random_uuid(), 'x', %s, p_ttl => %s) from generate_series(1, %s)"
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="lists short"):
+        world.run(report, uuid4(), [f"{n:0200}" for n in range(101)])
+    world.run(invented, ["x"], "1 microsecond", 500)
+    world.run(invented, ["x"], "1 hour", 500)
+    known = uuid4()
+    world.run(report, known, ["x"])  # in the place of one that has ended
+    assert len(await store.workers.all()) == 501
+    world.run(invented, ["x"], "1 hour", 499)
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="1000 workers in SQL"):
+        world.run(report, uuid4(), ["x"])
+    world.run(report, known, ["x"])

@@ -129,16 +129,18 @@ create or replace function {schema}.report_worker(
     p_process text default null, p_lane text default 'sql'
 ) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
-declare v_now timestamptz := clock_timestamp();
+declare
+    v_most constant int := 1000;
+    v_now  timestamptz := clock_timestamp();
 begin
     if not coalesce(p_worker is not null and p_pid is not null and length(p_name) <= 500 and length(p_host) <= 500
                     and p_slots >= 0 and p_ttl > interval '0' and p_ttl <= interval '1 hour' and cardinality(p_kinds) <= 1000
-                    and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 10000
+                    and coalesce(cardinality(p_queues), 0) <= 1000 and cardinality(p_jobs) <= 1500
                     and array_position(p_kinds, null) is null and array_position(p_queues, null) is null
                     and array_position(p_jobs, null) is null and p_lane is not null
-                    and (select max(length(n)) from unnest(p_kinds || p_queues || p_lane || coalesce(p_process, '')) n) <= 200,
+                    and (select max(length(n)) <= 200 and sum(length(n)) <= 20000
+                         from unnest(p_kinds || p_queues || p_lane || coalesce(p_process, '')) n),
                     false) then
-        -- The record is read by all who list workers.
         raise exception 'p_slots must be 0 or more, p_ttl at most an hour, lists short, and names of 200 characters at most'
             using errcode = 'invalid_parameter_value',
                   hint = 'p_worker and p_name must be given; lists have no nulls; p_name and p_host may have 500 characters';
@@ -147,6 +149,18 @@ begin
     if p_slots = 0 then
         delete from {schema}.worker w where w.id = p_worker and w.locks is null and w.lanes - p_lane = '{}';
         return;
+    end if;
+    -- Whoever lists workers reads all records, each worker in Python too, and this login may invent any. Those that have
+    -- ended make room.
+    if not exists (select 1 from {schema}.worker w where w.id = p_worker) then
+        if (select count(*) from {schema}.worker w where w.locks is null) >= v_most then
+            delete from {schema}.worker w where w.locks is null and w.expires_at < v_now;
+        end if;
+        if (select count(*) from {schema}.worker w where w.locks is null) >= v_most then
+            raise exception '% workers in SQL are on record, and there is room for no more', v_most
+                using errcode = 'program_limit_exceeded',
+                      hint = 'all sessions of a process are one p_worker, which is removed at its end by p_slots => 0';
+        end if;
     end if;
     insert into {schema}.worker as w
         (id, name, host, pid, process_started, started_at, seen_at, expires_at, lanes, kinds)
