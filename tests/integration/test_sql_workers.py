@@ -353,14 +353,20 @@ async def test_an_error_has_a_class_and_a_fingerprint_and_no_secret(store: Store
         return found
 
     one, two, other = failed("mailbox 17 is full"), failed("mailbox 18 is full"), failed("no route")
-    secrets = [failed("password=hunter2 refused"), failed("postgresql://ada:hunter2@db/x is down")]
-    long = failed("x " * 1000)
+    secrets = [
+        failed(message)
+        for message in ("password=hunter2 refused", "login failed: password=hunter2", "postgresql://ada:hunter2@db/x")
+    ]
+    # By a client, as Python workers are: what is left of it says what happened.
+    redacted = "db_function billing.sync failed: PGPASSWORD=[redacted] psql: no route"
+    kept, long = failed(redacted), failed("x " * 1000)
 
     assert (one["type"], one["message"], one["class"]) == ("SmtpError", "mailbox 17 is full", "non_retryable")
     assert one["fingerprint"] == two["fingerprint"] != other["fingerprint"]
     assert "hunter2" not in str(secrets) and secrets[0]["message"] == "(withheld: it has a password)"
+    assert kept["message"] == redacted
     assert len(long["message"]) == 500 and long["message"].endswith("(2000 characters in all)")
-    assert session.rows("select count(*) as n from dutiful.dead_letter where error_type = 'SmtpError'") == [{"n": 6}]
+    assert session.rows("select count(*) as n from dutiful.dead_letter where error_type = 'SmtpError'") == [{"n": 8}]
 
 
 @pytest.mark.parametrize("call", ["fail_job(%s, %s, 'm')", "release_job(%s, %s)"])

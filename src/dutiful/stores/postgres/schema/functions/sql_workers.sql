@@ -137,7 +137,10 @@ declare
     v_text   text := coalesce(p_message, '');
     v_secret text := coalesce({schema}.secret_shape(left(v_text, 10000)), (
         select {schema}.name_meaning({schema}.name_words(m[1]))
-        from regexp_matches(left(v_text, 10000), '([[:alpha:]][[:alnum:]_-]*)["'']?\s*[=:]\s*\S', 'g') m
+        -- A value is not consumed, because it may be the next name, as in `failed: token=…`. A client may have cut it out.
+        from regexp_matches(
+            left(v_text, 10000),
+            '([[:alpha:]][[:alnum:]_-]*)["'']?\s*[=:](?!\s*["'']?\[redacted\])(?=\s*\S)', 'g') m
         where {schema}.name_meaning({schema}.name_words(m[1])) is not null
         limit 1));
     v_note   text := format('… (%s characters in all)', length(v_text));
