@@ -335,7 +335,7 @@ async def test_the_caller_may_give_the_delay(store: Store, session: Session, del
         held, Failed({"type": "E"}, retry_after=given), Policy(retry=Retry()), held.max_attempts, lambda low, _: low
     )
 
-    assert session.ask("fail_job(%s, %s, 'm', true, %s)", held.job_id, held.claim_id, given) == "retried"
+    assert session.ask("fail_job(%s, %s, 'm', null, %s)", held.job_id, held.claim_id, given) == "retried"
 
     (row,) = session.rows("select a.next_at - a.ended_at as delay, a.outcome from dutiful.attempt a")
     assert await state(store, held.job_id) is change.to is place
@@ -487,6 +487,8 @@ async def test_many_leases_are_renewed_but_those_that_another_transaction_holds(
     assert (answers, after) == (["held", "locked", "lost"], ["held", "cancel_requested", "lost"])
     left = session.rows("select count(*) as n from dutiful.lease where expires_at > now() + interval '50 minutes'")
     assert left == [{"n": 2}]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="of one length"):
+        session.rows("select dutiful.renew_jobs(%s, %s)", jobs, claims[:1])
 
 
 async def test_the_functions_restore_the_tenant_of_their_callers_transaction(store: Store, session: Session) -> None:

@@ -63,6 +63,10 @@ declare
     v_renewed bigint[];
 begin
     perform {schema}.check_lease(p_lease);
+    if cardinality(p_jobs) is distinct from cardinality(p_claims) then
+        raise exception 'p_jobs and p_claims must be of one length: the claim of each job, in the same order'
+            using errcode = 'invalid_parameter_value';
+    end if;
     with renewed as (
         update {schema}.lease l set expires_at = coalesce(p_now, clock_timestamp()) + p_lease
         where l.ctid = any (array(
@@ -216,7 +220,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     v_before text := {schema}.act_for_all(p_now);
     v_tried  int := (select l.attempt from {schema}.lease l where l.job_id = p_job and l.claim_id = p_claim);
-    v_again  boolean := p_retry and v_tried < (select j.max_attempts from {schema}.job j where j.id = p_job);
+    -- A driver may pass null for what is left out, and a job is not to be given up by that.
+    v_retry  boolean := coalesce(p_retry, true);
+    v_again  boolean := v_retry and v_tried < (select j.max_attempts from {schema}.job j where j.id = p_job);
     v_delay  interval;
     v_came   text;
 begin
@@ -227,7 +233,7 @@ begin
         p_job, p_claim,
         case when not coalesce(v_again, false) then 'failed' when v_delay > interval '0' then 'scheduled' else 'ready' end,
         'failed', true, case when v_delay > interval '0' then v_delay end, null,
-        jsonb_build_array({schema}.error_info(coalesce(p_type, 'Error'), p_message, p_retry)), p_now);
+        jsonb_build_array({schema}.error_info(coalesce(p_type, 'Error'), p_message, v_retry)), p_now);
     perform set_config('dutiful.tenant', v_before, true);
     return case when v_came = 'applied' then case when v_again then 'retried' else 'failed' end else v_came end;
 end $$;
