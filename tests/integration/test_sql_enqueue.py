@@ -223,6 +223,24 @@ async def test_a_wrong_option_is_refused(session: Session, options: dict[str, An
         session.enqueue(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queue": ""}, "queue_has_1_to_200_characters"),
+        ({"tenant": "*"}, "tenant_is_not_a_star"),
+        ({"priority": -1}, "priority_is_0_or_more"),
+        ({"max_attempts": 0}, "max_attempts_is_1_or_more"),
+        ({"payload": "[]"}, "payload_is_an_object"),
+        ({"run_at": "infinity"}, "run_at_is_in_the_years_1_to_9999"),
+    ],
+)
+async def test_a_value_that_no_job_can_have_is_refused_by_a_check_that_says_what_it_can(
+    session: Session, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match=message):
+        session.enqueue(**options)
+
+
 async def test_names_are_not_looked_up_in_the_callers_schemas(session: Session) -> None:
     trap = "create function pg_temp.uuid_send(uuid) returns bytea language sql as 'select null::bytea'"
     session.connection.execute(trap)

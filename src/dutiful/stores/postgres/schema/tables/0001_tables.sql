@@ -8,29 +8,36 @@ insert into {schema}.lock_secret (value) values (gen_random_uuid()::text || gen_
 
 -- What each column of table job accepts. In domains, because Postgres parses and plans the checks of a table again for
 -- each statement: those of this table took two fifths of the CPU of storing one job.
--- Names are as long as in Python, because workers and lists hold them in memory.
-create domain {schema}.job_kind as text check (value <> '' and length(value) <= 200);
-create domain {schema}.job_queue as text check (value <> '' and length(value) <= 200);
+-- Names are as long as in Python, because workers and lists hold them in memory. A check's name is what a caller in SQL
+-- reads, so it says what is accepted.
+create domain {schema}.job_kind as text
+    constraint kind_has_1_to_200_characters check (value <> '' and length(value) <= 200);
+create domain {schema}.job_queue as text
+    constraint queue_has_1_to_200_characters check (value <> '' and length(value) <= 200);
 create domain {schema}.job_tenant as text
+    constraint tenant_is_not_a_star_and_has_1_to_200_characters
     check (value not in ('', '*') and length(value) <= 200);  -- which mean no tenant and all of them
-create domain {schema}.job_correlation_id as text check (length(value) <= 200);
+create domain {schema}.job_correlation_id as text
+    constraint correlation_id_has_at_most_200_characters check (length(value) <= 200);
 create domain {schema}.job_run_at as timestamptz
+    constraint run_at_is_in_the_years_1_to_9999
     check (value >= '0001-01-01 00:00+00' and value < '10000-01-01 00:00+00');  -- as Python's clock
-create domain {schema}.job_priority as int check (value >= 0);
-create domain {schema}.job_max_attempts as int check (value >= 1);
+create domain {schema}.job_priority as int constraint priority_is_0_or_more check (value >= 0);
+create domain {schema}.job_max_attempts as int constraint max_attempts_is_1_or_more check (value >= 1);
 create domain {schema}.job_payload as jsonb
-    check (jsonb_typeof(value) = 'object')
+    constraint payload_is_an_object check (jsonb_typeof(value) = 'object')
     -- Independent of a kind's rules, because one job must not fill a page of everyone's lists, or a claim. By its text,
     -- because 1e131071 is stored in 12 bytes and read as 131,072 digits; 1 KB holds too few of those unless it comes
     -- compressed from a table, and most payloads are as small.
     constraint job_payload_size check (pg_column_size(value) <= 1024 and pg_column_compression(value) is null
                                        or octet_length(value::text) <= 16 * 1024 * 1024);
 create domain {schema}.job_subject as jsonb
-    check (jsonb_typeof(value) = 'object')
+    constraint subject_is_an_object check (jsonb_typeof(value) = 'object')
     -- 8 KB of JSON from Python, with the blanks that Postgres writes and some long numbers. The smallest, as of payloads.
     constraint job_subject_size check (pg_column_size(value) <= 256 and pg_column_compression(value) is null
                                        or octet_length(value::text) <= 64 * 1024);
-create domain {schema}.job_created_by as text check (length(value) <= 200);
+create domain {schema}.job_created_by as text
+    constraint created_by_has_at_most_200_characters check (length(value) <= 200);
 create domain {schema}.job_options as jsonb
     constraint job_options_size check (pg_column_size(value) <= 256 and pg_column_compression(value) is null
                                        or octet_length(value::text) <= 64 * 1024);
