@@ -135,6 +135,23 @@ async def test_a_worker_killed_between_the_provider_and_the_success_handler_leav
     assert (lost, ended) == ("lost", "completed") and first != second
 
 
+@pytest.mark.req("S80")
+async def test_a_function_does_not_outlive_its_worker_though_it_catches_its_cancellation(
+    world: ChannelWorld, tmp_path: Path
+) -> None:
+    body = "perform pg_sleep(3600); exception when query_canceled then null; end; end loop;"
+    world.call(world.define("stubborn", f"perform pg_advisory_xact_lock({LOCK}); loop begin {body}"))
+
+    async def released() -> bool:
+        return not await lock_held(world)
+
+    with workers(world, tmp_path) as found:
+        process = found.start()
+        await until(partial(lock_held, world), "the function runs")
+        process.kill()
+        await until(released, "the function has ended")
+
+
 async def test_a_stop_lets_running_jobs_finish_and_takes_no_more(world: ChannelWorld, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with workers(world, tmp_path) as fleet:

@@ -138,7 +138,11 @@ class ChannelDatabase:
         self.schema = schema
         self.url = redacted_url(dsn)
         self._direct_dsn = direct_dsn
-        self._begin = f"{_BEGIN}; set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}"
+        # A function that catches its cancellation, or whose worker died, ends with the connection, and so do its locks.
+        self._begin = (
+            f"{_BEGIN}; set local statement_timeout = {round(statement_timeout.total_seconds() * 1000)}; "
+            "set local client_connection_check_interval = '2s'"
+        )
         self._db = Connections(dsn, size=pool_size, command_timeout=statement_timeout.total_seconds() + ANSWER_MARGIN)
         self._sql = statements(schema)
         self.server_started: datetime | None = None  # as it was last seen
