@@ -27,6 +27,7 @@ other = 1
         (["broken:channels"], "channels 'broken:channels' cannot be imported: ValueError: oops (broken.py, line 1)"),
         (["comms:mail", "--lease", "0s"], "must be from 1s to 1d"),
         (["comms:mail", "--lease", "2d"], "must be from 1s to 1d"),
+        (["comms:mail", "--queue", ""], "--queue '' must be a text of 1 to 200 characters"),
         (["comms:mail"], "a SQL worker needs Postgres"),
     ],
 )

@@ -17,6 +17,7 @@ from dutiful.cli.options import LogFormat, LogLevel, set_up_logging
 from dutiful.cli.target import import_object, target
 from dutiful.core.duration import duration
 from dutiful.core.errors import ShutdownTimeout, UsageError
+from dutiful.core.json import check_name
 from dutiful.factory import make_sql_worker
 from dutiful.observe import logs
 from dutiful.settings import Settings, load
@@ -73,6 +74,8 @@ def sql_worker(
     )
     logs.reformat(settings.log_format)
     channels = _channels(channels_name, settings)
+    for name in queue or ():
+        check_name(name, "--queue")  # an empty one, as of a variable that is not set, would serve nothing
     config = SqlWorkerConfig(
         worker_id=uuid_utils.compat.uuid7(),
         concurrency=concurrency,
