@@ -22,8 +22,8 @@ from benchmarks.harness import Bench, Metrics, Sizes
 from benchmarks.peer import DEFAULT_LANE, Peer
 from benchmarks.peers.dutiful_peer import DutifulPeer, fill
 from benchmarks.scenario import ALONE, Metric, Scenario
-from benchmarks.serving import free_port
 from dutiful.events.history import LATE
+from servers import free_port
 
 Following = Literal["nothing", "jobs", "everything"]
 _FOLLOWING: tuple[Following, ...] = ("nothing", "jobs", "everything")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dutiful.client.client import Client
 from dutiful.core.principal import Role
 from dutiful.operator import Operator
 from dutiful.web.api.metrics import FRESH, LONGEST, SHARE
+from servers import free_port
 
 # The app of the server process; its database is an option of the command.
 app = Dutiful()
@@ -89,13 +89,6 @@ def _server(url: str, port: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def up(port: int) -> None:

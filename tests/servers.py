@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypedDict
@@ -33,6 +34,7 @@ _DEFAULTS = {
 }
 # Waits on a pipe that only our process holds open, so it acts even when we are killed.
 _WATCHDOG = 'cat >/dev/null; kill -QUIT "$1"; sleep 1; kill -KILL "$1"; rm -rf "$2"'
+_CLAIMS: list[socket.socket] = []  # on ports; the kernel drops them with this process
 
 
 class Account(TypedDict, total=False):
@@ -377,12 +379,18 @@ def _environment() -> dict[str, str]:
 
 
 def free_port() -> int:
+    """A port that no other process of tests is given while this one lives: a server may bind it late, and again."""
     # Below the ephemeral range: a client that retries there while a server is down can connect to itself.
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with suppress(OSError):
+            claim.bind(("127.0.0.1", port))  # UDP, so that it is in no server's way
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) != 0:
+                    _CLAIMS.append(claim)
+                    return port
+        claim.close()
 
 
 def _children(pid: int) -> list[int]:

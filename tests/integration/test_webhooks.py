@@ -1,7 +1,6 @@
 """Webhooks from a job's end to its receiver, with receivers that fail in every way."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -21,6 +20,7 @@ from dutiful.maintenance.webhooks import sender
 from dutiful.operator import Operator
 from dutiful.store.webhooks import PostState, WebhookPost
 from dutiful.testing import Clock
+from servers import free_port
 
 OLD, NEW = new_secret(b"o" * 32), new_secret(b"n" * 32)
 HERE = "127.0.0.0/8"
@@ -211,9 +211,7 @@ async def test_a_jobs_own_receiver_that_is_gone_is_not_asked_again(app: Dutiful,
 
 
 async def test_a_receiver_that_is_down_is_sent_it_when_it_is_back(app: Dutiful, greet: Kind[[str], str]) -> None:
-    clock = Clock()
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    clock, port = Clock(), free_port()
     async with clocked(app, clock) as client, working(app, client):
         job = await greet.options(webhook=f"http://127.0.0.1:{port}/hook").enqueue("Ada")
         assert "ConnectError" in ((await settled(app, job, PostState.PENDING)).error or "")
