@@ -294,21 +294,22 @@ async def test_refs_are_tracked_by_mode_and_rewrite_rules(host: Host) -> None:
         rules=[{"match": "tickets/*", "slug": "*"}, {"match": "dependabot/*", "ignore": True}],
     )
     project = await host.add_project(default_ref="trunk")
-    await host.call(
-        "POST", f"{project.path}/editions", 201, json={"slug": "Preview", "title": "Preview", "git_ref": "tickets/DM-1"}
-    )
+    for slug, ref in (("Preview", "tickets/DM-1"), ("Latest", "trunk"), ("Asked", "dependabot/y")):
+        await host.call("POST", f"{project.path}/editions", 201, json={"slug": slug, "title": slug, "git_ref": ref})
     tracked: dict[str, list[str]] = {}
     async with host.working():
-        for ref in ("trunk", "tickets/DM-1", "dependabot/x", "a/b", "a-b", "v2.1.0", "v2.1.1", "v3.0.0", "v2.0.9"):
+        drafts = ("trunk", "tickets/DM-1", "dependabot/x", "dependabot/y", "a/b", "a-b")
+        for ref in (*drafts, "v2.1.0", "v2.1.1", "v3.0.0", "v2.0.9"):
             _, job = await project.publish(ref)
             tracked[ref] = sorted(job["progress"]["editions_completed"])
         assert (await project.edition("v2.x"))["git_ref"] == "v2.1.1", "an old release's fix does not lead the stream"
     (clash,) = tracked.pop("a-b")
     assert clash.startswith("a-b-"), "another ref has that slug"
     assert tracked == {
-        "trunk": ["__main"],
+        "trunk": ["Latest", "__main"],
         "tickets/DM-1": ["Preview"],
         "dependabot/x": [],
+        "dependabot/y": ["Asked"],
         "a/b": ["a-b"],
         "v2.1.0": ["v2.1.0", "v2.1.x", "v2.x"],
         "v2.1.1": ["v2.1.1", "v2.1.x", "v2.x"],

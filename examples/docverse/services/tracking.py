@@ -81,8 +81,8 @@ class TrackingService:
         wanted = wanted_editions(build.git_ref, project, before)
         for one in wanted:
             await self._create(project, one)
-        # Several editions may track the same ref: those that an admin made, too.
-        return await self._tracking(project, *wanted)
+        # Those that an admin made for the ref are updated, too, also if it is the default one or rules ignore it.
+        return await self._tracking(project, *wanted, Wanted("", "", "git_ref", {"git_ref": build.git_ref}))
 
     async def _create(self, project: Project, wanted: Wanted) -> None:
         """Creates an edition, unless there is one. Another job may do the same at this moment: the row decides."""
