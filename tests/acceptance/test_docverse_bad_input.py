@@ -14,6 +14,7 @@ from docverse import SUPERUSER, Host, HostedProject
 
 from examples.docverse.client import tarball
 from examples.docverse.database import Database
+from examples.docverse.services.hosting import Conflict, NotFound
 from examples.docverse.storage.edge import org_token
 from examples.docverse.storage.object_store import BadKey, DirectoryObjectStore
 from examples.docverse.storage.tarball import BadTarball, Limits, unpack
@@ -99,6 +100,25 @@ async def test_a_bad_tarball_is_refused_and_leaves_no_object(host: Host) -> None
         assert why in refused["detail"], case
         assert [path for path in host.config.objects.rglob("*") if path.is_file()] == [], case
         await host.call("PATCH", f"{project.path}/builds/{build}", 409, json={"status": "uploaded"})
+    assert not list(await host.jobs.jobs())
+
+
+async def test_an_upload_that_ends_after_the_build_was_deleted_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    owner = await host.services.hosting.project("rubin", "guide")
+    build = await host.services.hosting.build(owner, await project.upload("main"))
+    await host.services.objects.delete_prefix(build.object_prefix)
+    await host.services.database.run("delete_build", build.id)  # as an orphan, while an upload is under way
+    late = tmp_path / "late.tar.gz"
+    late.write_bytes(tarball({"index.html": "late"}))
+
+    with pytest.raises(Conflict, match="deleted meanwhile"):
+        await host.services.hosting.upload(build, late, "digest")
+    with pytest.raises(NotFound):
+        await host.services.hosting.signal_uploaded(build, owner)
+
+    assert [path for path in host.config.objects.rglob("*") if path.is_file()] == []
     assert not list(await host.jobs.jobs())
 
 

@@ -149,7 +149,7 @@ class HostingService:
             async with self._database.transaction() as transaction:
                 # Locks the build, so that it cannot be signalled before its content is in place.
                 if await transaction.value("content_uploaded", build.id, digest) is None:
-                    raise Conflict(f"build {build.public_id} was signalled meanwhile: make a new build")
+                    raise Conflict(f"build {build.public_id} was signalled or deleted meanwhile: make a new build")
                 await self._objects.delete_prefix(build.object_prefix)  # of an upload before
                 await self._objects.move(aside, build.object_prefix)
         finally:

@@ -18,7 +18,9 @@ select id, public_id, project_id, git_ref, docverse.build_status(status, queue_j
 from docverse.build where project_id = $1 and date_deleted is null order by date_created desc limit $2;
 
 -- name: content_uploaded
-update docverse.build set content_digest = $2 where id = $1 and status = 'pending' returning id;
+-- Not if lifecycle_eval deleted it while the content came in: that would stay for ever.
+update docverse.build set content_digest = $2 where id = $1 and status = 'pending' and date_deleted is null
+returning id;
 
 -- name: has_content
 select content_digest is not null from docverse.build where id = $1;
@@ -26,7 +28,7 @@ select content_digest is not null from docverse.build where id = $1;
 -- name: signal_uploaded
 -- Of two requests at once, the second waits for the first and finds the status changed.
 update docverse.build set status = 'uploaded', date_uploaded = clock_timestamp()
-where id = $1 and status = 'pending'
+where id = $1 and status = 'pending' and date_deleted is null
 returning id;
 
 -- name: set_queue_job
