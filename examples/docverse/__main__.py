@@ -9,6 +9,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from redis import Redis, RedisError
 from rich.console import Console
 
 from dutiful import UsageError
@@ -60,7 +61,7 @@ def main() -> int:
         try:
             redis = None
             if chosen.delivery == "arq":
-                redis = chosen.redis_url or stack.enter_context(own_redis())
+                redis = _answering(chosen.redis_url) if chosen.redis_url else stack.enter_context(own_redis())
             servers = Servers(url or stack.enter_context(own_server()), redis)
             if chosen.serve:
                 with suppress(KeyboardInterrupt):
@@ -72,6 +73,16 @@ def main() -> int:
         except WorkerEnded as error:
             print(error, file=sys.stderr)
             return 1
+
+
+def _answering(redis_url: str) -> str:
+    """The URL of a Redis that is there: for one that is away, jobs would wait, and this program with them."""
+    try:
+        with Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=5) as redis:
+            redis.ping()
+    except (RedisError, ValueError) as error:
+        raise UsageError(f"cannot connect to Redis ({error}); check the address, and that the server runs") from error
+    return redis_url
 
 
 sys.exit(main())

@@ -134,9 +134,17 @@ def _serving(
             process.communicate(timeout=60)
 
 
-def test_an_address_where_nothing_answers_is_reported_in_a_line() -> None:
-    done = _run("--database-url", "postgresql://127.0.0.1:1/nowhere")
-    assert done.returncode == 2 and "cannot connect to the database" in done.stderr
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--database-url", "postgresql://127.0.0.1:1/nowhere"), "the database"),
+        (("--serve", "--delivery", "arq", "--redis-url", "redis://127.0.0.1:1"), "Redis"),
+        (("--delivery", "arq", "--redis-url", "127.0.0.1:1"), "Redis"),
+    ],
+)
+def test_an_address_where_nothing_answers_is_reported_in_a_line(options: tuple[str, ...], what: str) -> None:
+    done = _run(*options)
+    assert done.returncode == 2 and f"cannot connect to {what}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
