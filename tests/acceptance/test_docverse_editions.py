@@ -350,6 +350,28 @@ async def test_the_edge_refuses_an_older_build_unless_an_admin_assigns_it(host: 
     assert await project.page() == "older"
 
 
+@pytest.mark.req("D63", "D84")
+async def test_a_page_that_is_looked_up_while_the_next_build_is_published_is_not_cached(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    keys = host.edge._keys
+    async with host.working():
+        await project.publish("main", {"index.html": "old"})
+        get = keys.get
+
+        async def overtaken(key: str) -> dict[str, Any] | None:
+            found = await get(key)
+            monkeypatch.setattr(keys, "get", get)
+            await project.publish("main", {"index.html": "new"})
+            return found
+
+        monkeypatch.setattr(keys, "get", overtaken)
+        assert await project.page() == "old"
+        assert await project.page() == "new"
+
+
 @pytest.mark.req("D50", "D63")
 async def test_an_update_whose_edition_was_changed_since_it_was_read_writes_nothing(
     host: Host, monkeypatch: pytest.MonkeyPatch

@@ -75,7 +75,7 @@ class Cache:
         return self._pages.get(path)
 
     def put(self, path: str, page: bytes, purges: int) -> None:
-        # A page that was read before a purge may be an old one.
+        # A page that was looked up before a purge may be an old one.
         if purges == self.purges:
             self._pages[path] = page
             if len(self._pages) > CACHED:
@@ -141,10 +141,10 @@ class EdgeServer:
         try:
             if path == "v" or (path.startswith("v/") and path.count("/") == 1 and path != "v/"):
                 return Response(status_code=308, headers={"location": f"{request.url.path}/"})
+            purges = self._cache.purges
             key, shown_as = await self._key(layout, path)
             page = self._cache.get(shown_as)
             if page is None:
-                purges = self._cache.purges
                 page = await self._objects.get(key)
                 self._cache.put(shown_as, page, purges)
         except (KeyError, BadKey):
