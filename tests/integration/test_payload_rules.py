@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -389,7 +389,9 @@ async def test_a_migrated_database_holds_sql_to_types_and_references_before_any_
     app: Dutiful, fetch: Kind[..., Any], app_url: str
 ) -> None:
     @app.job(rules=Rules(references=["document_id"]))
-    async def scan(document_id: str, pages: int | None = None, until: date | None = None) -> None: ...
+    async def scan(
+        document_id: str, pages: int | None = None, until: date | None = None, before: datetime | None = None
+    ) -> None: ...
 
     await app.migrate()
     sql = await asyncpg.connect(app_url)
@@ -407,11 +409,18 @@ async def test_a_migrated_database_holds_sql_to_types_and_references_before_any_
             ("scan", {"document_id": "x" * 201}, "document_id is not a reference"),
             ("scan", {"document_id": "d", "pages": 1.5}, "pages is not a whole number"),
             ("scan", {"document_id": "d", "until": "soon"}, "until is not a date"),
+            ("scan", {"document_id": "d", "before": "Dear Ada, the papers"}, "before is not a time"),
+            ("scan", {"document_id": "d", "before": "2026-03-31"}, "before is not a time"),
         ):
             with pytest.raises(asyncpg.CheckViolationError) as refused:
                 await insert(sql, wrong, kind=kind)
             assert field in str(refused.value), wrong
-        for kind, right in (("fetch", GOOD), ("scan", {"document_id": "d", "pages": None, "until": "2026-03-31"})):
+        for kind, right in (
+            ("fetch", GOOD),
+            ("scan", {"document_id": "d", "pages": None, "until": "2026-03-31"}),
+            ("scan", {"document_id": "d", "before": "2026-03-31T08:00:00Z"}),
+            ("scan", {"document_id": "d", "before": "2026-03-31 08:00:00.123456+0100"}),
+        ):
             assert (await insert(sql, right, kind=kind))["insertion"] == "made"
     finally:
         await sql.close()

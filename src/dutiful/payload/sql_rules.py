@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Self
 from uuid import UUID
 
@@ -22,6 +22,7 @@ TYPES: dict[Any, str] = {
     bool: "boolean",
     UUID: "uuid",
     date: "date",
+    datetime: "time",
 }
 
 

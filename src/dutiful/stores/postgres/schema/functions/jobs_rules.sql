@@ -42,6 +42,10 @@ language sql immutable as $$
         when 'date' then case
             when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' then null
             else 'is not a date' end
+        when 'time' then case
+            when jsonb_typeof(p_value) = 'string'
+                 and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}(:[0-9]{2}){2}([.][0-9]+)?(z|[+-][0-9]{2}:?[0-9]{2})?$'
+            then null else 'is not a time' end
         end
 $$;
 
