@@ -148,6 +148,17 @@ begin
                       hint = 'its fields are: ' || array_to_string(p_rule.known, ', ');
         end if;
     end if;
+    -- They become columns of the job, and the key is indexed.
+    select string_agg(c.name || ' must be a whole number, or a text of at most ' || c.longest
+                      || ' characters without outer spaces', '; ') into v_wrong
+    from (values (p_rule.tenant_field, v_tenant, 200), (p_rule.correlation_field, v_chain, 200),
+                 (p_rule.unique_field, v_key, 500)) c (name, content, longest)
+    where length(c.content) > c.longest or c.content ~ '^[[:space:]]|[[:space:]]$'
+       or jsonb_typeof(v_payload -> c.name) = 'number' and abs((v_payload ->> c.name)::numeric) >= 2::numeric ^ 63;
+    if v_wrong is not null then
+        raise exception 'kind %: in the payload, %', v_kind, v_wrong
+            using errcode = 'check_violation', hint = 'they are kept beside the payload, to find the job by';
+    end if;
     if v_tenant is not null and coalesce(v_job ->> 'tenant', v_tenant) <> v_tenant then
         raise exception 'kind %: the payload''s % is another tenant than the job''s own', v_kind, p_rule.tenant_field
             using errcode = 'check_violation', hint = 'leave the job''s tenant out: it is taken from the payload';
