@@ -91,10 +91,12 @@ class JobQueue:
 
         A running one is asked to stop, and has `cancel_grace` for it.
         """
-        if not await self.app.cancel(job_id, "cancelled by its user"):
+        client = await self.app.client()
+        asked = await client.cancel(UUID(job_id), "cancelled by its user")
+        if not asked.changed and not asked.requested:
             return False
         with suppress(JobCancelled, JobNotFound, ResultTimeout):
-            await (await self.app.client()).result(UUID(job_id), self.config.cancel_grace + WORD_OF_CANCEL)
+            await client.result(UUID(job_id), self.config.cancel_grace + WORD_OF_CANCEL)
         return True
 
     async def get(self, job_id: str) -> Job | None:

@@ -145,6 +145,32 @@ async def test_a_phase_that_does_not_stop_does_not_delay_the_cancellation(media:
 
 
 @sqlite
+@pytest.mark.req("J47")
+async def test_a_second_cancel_waits_for_the_same_end(media: Service) -> None:
+    signalled, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_stop() -> None:
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                signalled.set()
+
+    queue = media.queue(slow_to_stop, cancel_grace=timedelta(minutes=1), webhook_url=None)
+    async with queue, listening(queue) as listener:
+        job_id = await queue.enqueue({})
+        await listener.until("job:started", job_id)
+        first = asyncio.create_task(queue.cancel(job_id))
+        await asyncio.wait_for(signalled.wait(), 20)
+        second = asyncio.create_task(queue.cancel(job_id))
+        await asyncio.wait([second], timeout=0.1)
+        early = second.done()
+        go_on.set()
+        assert await asyncio.gather(first, second) == [True, True]
+        assert not early, "the job had not ended yet"
+        assert (await seen(queue, job_id)).status is Status.CANCELLED
+
+
 @pytest.mark.req("J48", "J51", "J52")
 async def test_a_job_cancelled_between_two_phases_has_one_event(media: Service) -> None:
     async def first(ctx: Context) -> str:

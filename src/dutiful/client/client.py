@@ -71,7 +71,7 @@ class JobHandle(Generic[R]):
         return await self._client.get(self.id)
 
     async def cancel(self, reason: str = "cancelled") -> bool:
-        """Cancels it if it waits, asks it to stop if it runs; False if it had ended."""
+        """Cancels it if it waits, asks it to stop if it runs; False if it had ended, or was asked before."""
         return (await self._client.cancel(self.id, reason)).changed
 
     def __repr__(self) -> str:
