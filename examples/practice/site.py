@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from dutiful import Dutiful
+from dutiful import Dutiful, Role
 from dutiful.web import create_app
 from examples.guarding import Guarded
 from examples.practice.audit_names import audit_name
@@ -104,12 +104,17 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
 
     @api.post("/mail/{external_id}/repair", status_code=204)
     def repair(request: Request, external_id: str, letter: Letter) -> None:
-        """A person writes down by hand what a damaged message says."""
-        firm = firms.firm(signed_in(request).firm_id)
+        """Whoever reviews its dead letter writes down by hand what a damaged message says."""
+        user = signed_in(request)
+        if user.role is not Role.MANAGER:
+            raise HTTPException(403, "messages are repaired by managers who are staff")
+        firm = firms.firm(user.firm_id)
         connection = mailbox(firm)
         row = firm.one("message", connection_id=connection, external_id=external_id)
         if row is None:
             raise HTTPException(404, f"the firm has no message {external_id:.100}")
+        if row["sender"] is not None:
+            raise HTTPException(409, f"message {external_id:.100} has been read already")
         maildir(firm, connection)[row["maildir_key"]] = raw_mail(letter.sender, letter.subject)
 
     admin = create_app(app, authenticate=sessions.principal)

@@ -23,6 +23,7 @@ from examples.practice.record import Status
 from examples.practice.sample_data import CONNECTION
 
 ADMIN = "/api/jobs/admin"
+WRITTEN = {"sender": "eve@other.example", "subject": "Papers"}
 NOTES = {"notes": "Fixed validation issue in source data, safe to reprocess"}
 
 
@@ -47,11 +48,19 @@ async def test_each_endpoint_needs_a_session_and_staff_and_a_manager(platform: P
             who = await enter(name)
             answers = [await who.get(path) for path in (*reads, f"{one}/")]
             answers += [await who.post(path, json=NOTES) for path in acts]
-            assert [answer.status_code for answer in answers] == [status] * 8, name
+            answers += [await who.post("/site/mail/msg_790/repair", json=WRITTEN)]
+            assert [answer.status_code for answer in answers] == [status] * 9, name
         mary, otto = await enter("mary"), await enter("otto")
+        assert (await otto.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 404
         assert [(await mary.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 6
         assert [(await otto.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 5 + [404]
         assert "msg_790" not in "".join([(await otto.get(path)).text for path in reads])
+        assert (await mary.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 204
+        firm, known = platform.firms.firm(HERE), {"connection_id": CONNECTION, "external_id": "msg_790"}
+        message = firm.one("message", **known)
+        assert message is not None
+        firm.run("read_message", id=message["id"], sender="eve@other.example", subject="Papers", client_id=None)
+        assert (await mary.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 409, "it has been read"
         nobody = await enter(None)
         assert (await nobody.post("/site/session", json={"name": "mary", "password": "no"})).status_code == 401
         assert (await nobody.get("/site/mail")).status_code == 401
