@@ -12,7 +12,9 @@ from examples.sports_sites.sites import Sites
 
 log = logging.getLogger("register")  # each line has the id and the correlation id of its job
 
-Address = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=254)]
+# What a browser takes for an address: one, in ASCII, because not every mail server knows others.
+ADDRESS = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?$"
+Address = Annotated[str, Meta(pattern=ADDRESS, max_length=254)]
 Template = Literal["welcome", "reminder", "site-changed"]
 MAIL = Rules(required=["to", "template"])  # the types are the handler's; with rules, SQL is held to them at once
 

@@ -82,5 +82,7 @@ class Emailer:
             message.set_content(text.format_map(data))
         except KeyError as error:
             raise Refused(f"template {template} needs {error}, which is missing in data") from None
+        except ValueError as error:  # a line break in the subject, for example
+            raise Refused(f"the mail cannot be written: {error}") from None
         with smtplib.SMTP("127.0.0.1", self.port, timeout=PATIENCE) as server:
             server.send_message(message)

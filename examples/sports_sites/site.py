@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse
 from starlette.routing import Route
@@ -17,6 +17,7 @@ from dutiful import Dutiful, State
 from examples.guarding import Guarded
 from examples.sports_sites.config import Config
 from examples.sports_sites.jobs import Jobs
+from examples.sports_sites.mail import ADDRESS
 from examples.sports_sites.sites import NoSuchSite, Sites
 
 HERE = Path(__file__).parent
@@ -24,14 +25,15 @@ EDITS = 5  # shown
 FOLLOWS = ("integration", "analysis", "elevation")  # of every edit, and a mail to the editor
 PATIENT = 100  # attempts of them: while a service is away, each probe of its breaker is one
 Json = dict[str, Any]
+Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
 
 
 class Edit(BaseModel):
-    name: str = Field(min_length=1, max_length=80)
-    type: str = Field(min_length=1, max_length=40)
+    name: Line = Field(max_length=80)
+    type: Line = Field(max_length=40)
     east: int = Field(ge=0, le=800_000)
     north: int = Field(ge=6_500_000, le=7_800_000)
-    editor: str = Field(pattern=r"^[^@\s<>]{1,60}@[^@\s<>]{1,60}$")
+    editor: str = Field(pattern=ADDRESS, max_length=60)
 
 
 class Switch(BaseModel):

@@ -57,7 +57,10 @@ class Sites:
         return self.get(lipas_id)
 
     def get(self, lipas_id: int) -> Site:
-        rows = self._run("site", lipas_id=lipas_id)
+        try:
+            rows = self._run("site", lipas_id=lipas_id)
+        except OverflowError:  # SQLite has no number so large
+            rows = []
         if not rows:
             raise NoSuchSite(f"there is no sports site {lipas_id}: it was never added, or was removed")
         return Site(*rows[0])

@@ -107,6 +107,20 @@ async def test_a_mail_needs_an_address_and_a_template_but_no_data(sports: Regist
     assert (mail["To"], mail["Subject"]) == ("ada@club.example", "Welcome to the register")
 
 
+@pytest.mark.parametrize("app_url", ONLY, indirect=True)
+@pytest.mark.req("L49")
+async def test_a_mail_that_cannot_be_written_is_not_tried_again_nor_held_against_the_mail_server(
+    sports: Register,
+) -> None:
+    async with sports.working():
+        mail = {"to": "ada@club.example", "template": "site-changed", "data": {"site": "Pool\nBcc: eve@club.example"}}
+        job = await sports.jobs.enqueue("email", mail)
+        await sports.becomes(job.id, State.FAILED)
+    assert (await sports.row(job.id))["attempts"] == 1
+    (breaker,) = await sports.views.rows("select * from circuit_breakers where service_name = 'email-service'")
+    assert (breaker["state"], breaker["failure_count"], sports.services.delivered) == ("closed", 0, [])
+
+
 @pytest.mark.req("L13", "L24", "L38", "L47", "L48")
 async def test_a_job_is_tried_three_times_or_as_often_as_was_asked_for(sports: Register) -> None:
     sports.services.fail("mail")

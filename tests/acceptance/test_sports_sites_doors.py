@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 WELCOME: dict[str, Any] = {"to": "ada@club.example", "template": "welcome"}
 FIELDS = ("to=ada@club.example", "template=welcome")
 SITE = {"lipas-id": 12345}
+EDIT = {"name": "Harbour pool", "type": "swimming", "east": 385000, "north": 6672000, "editor": "ada@club.example"}
 Command = Callable[..., Awaitable[Answer]]
 
 
@@ -108,11 +109,29 @@ async def test_what_does_not_exist_is_refused_by_every_door(sports: Register, co
     assert await sports.views.rows("select * from jobs") == []
 
 
-async def test_a_job_that_only_looks_as_if_an_edit_had_made_it_keeps_no_edit_from_the_page(sports: Register) -> None:
-    edit = {"name": "Harbour pool", "type": "swimming", "east": 385000, "north": 6672000, "editor": "ada@club.example"}
+@asynccontextmanager
+async def page(sports: Register) -> AsyncIterator[httpx2.AsyncClient]:
     transport = httpx2.ASGITransport(app=sports_site(sports.app, sports.config), client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        assert (await client.put("/api/sites/12345", json=edit)).status_code == 202
+        yield client
+
+
+async def test_an_edit_that_cannot_be_right_changes_nothing_and_enqueues_nothing(sports: Register) -> None:
+    before = sports.sites.all()
+    wrong = [("name", "  "), ("name", "Pool\r\nBcc: eve"), ("name", "Pool\0"), ("type", "\u2028"), ("east", -1)]
+    wrong += [("editor", "eve,ada@club.example"), ("editor", "ada@"), ("editor", "ädä@club.example")]
+    async with page(sports) as client:
+        for field, value in wrong:
+            refused = await client.put("/api/sites/12345", json={**EDIT, field: value})
+            assert (refused.status_code, refused.json()["detail"][0]["loc"][-1]) == (422, field)
+        assert (await client.put(f"/api/sites/{2**64}", json=EDIT)).status_code == 404
+    assert sports.sites.all() == before
+    assert len(await sports.app.jobs()) == 0
+
+
+async def test_a_job_that_only_looks_as_if_an_edit_had_made_it_keeps_no_edit_from_the_page(sports: Register) -> None:
+    async with page(sports) as client:
+        assert (await client.put("/api/sites/12345", json=EDIT)).status_code == 202
         await sports.jobs.enqueue("integration", SITE, correlation_id="edit-by-hand")
         shown = (await client.get("/api/edits")).json()
     assert [(one["site"], len(one["jobs"])) for one in shown] == [(12345, 1), (12345, 4)]
