@@ -44,6 +44,11 @@ async def nothing(ctx: Context) -> int:
 
 
 @app.job
+async def surroundings() -> list[str]:
+    return list(os.environ)
+
+
+@app.job
 async def meet(ctx: Context, folder: str, workers: int) -> str:
     """Waits until so many workers run such a job, each of which makes a file met.<name>."""
     record_start(ctx.job_id)

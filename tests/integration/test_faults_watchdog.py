@@ -13,6 +13,8 @@ from dutiful.cli.commands.worker import _is_stuck
 from dutiful.core import ids
 from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.worker.pulse import PULSE
+from dutiful.worker.supervisor import WORKER_ID
 from faults import until
 from suite.builders import claim_one, enqueue_one, new_id
 
@@ -125,7 +127,8 @@ async def test_a_job_that_keeps_the_interpreter_is_ended_with_its_worker_by_the_
         assert record.errors is not None and record.errors[0]["type"] == "WorkerLost"
         assert supervisor.output.count("a call into C keeps the interpreter lock") == 3
         assert supervisor.output.count('fault_jobs.py", line') >= 3, "the stacks name the place"
-        assert isinstance(await (await fault_jobs.app.enqueue("nothing")).result(timeout="60s"), int)
+        names = await (await fault_jobs.app.enqueue("surroundings")).result(timeout="60s")
+        assert not {WORKER_ID, PULSE} & set(names), "what a handler starts is no worker of this supervisor"
         await until(lambda: _has_workers(store, 2), "others have taken the places of those that were killed")
         assert await store.queries.check_places() == []
 

@@ -118,7 +118,7 @@ async def _exit_after(work: Coroutine[Any, Any, int]) -> None:
 
 
 async def _serve(app: Dutiful, *, services: bool, arq: bool = False) -> int:
-    given = os.environ.get(WORKER_ID)
+    given = os.environ.pop(WORKER_ID, None)  # a worker that a handler starts is another one
     if given:
         threading.Thread(target=_live_with, args=(os.getppid(), Pulse()), daemon=True).start()
     silence = app.settings.lease + app.settings.watchdog
