@@ -103,6 +103,9 @@ class Follower:
             self._second_look.set()
         return version
 
+    def signal(self) -> None:
+        self._changes.signal()
+
     def _notify(self) -> None:
         self._unchanged = 0
         self.notified.put_nowait(None)
@@ -223,6 +226,35 @@ async def test_our_own_commits_are_not_noticed(sqlite_path: Path) -> None:
         await follower.at_rest()
         assert follower.notified.empty()
         await delivery.close()
+
+
+@only_linux
+async def test_our_claim_does_not_wait_for_a_look_that_our_own_hint_causes(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests, read = asyncio.Event(), asyncio.Event()
+
+    class Watch(file_changes._Watch):
+        async def wait(self, seconds: float) -> bool:
+            if seconds == NEVER:
+                rests.set()
+            return await super().wait(seconds)
+
+        def _read(self) -> None:
+            super()._read()
+            read.set()
+
+    monkeypatch.setattr(file_changes, "_Watch", Watch)
+    monkeypatch.setattr(file_changes, "BREATH", NEVER)
+    async with opened(sqlite_path) as store, Follower(store, every=SOON, at_rest=NEVER).running() as follower:
+        await asyncio.wait_for(rests.wait(), 30)
+        before = follower.looks
+
+        follower.signal()
+        await asyncio.wait_for(read.wait(), 30)
+        await store.jobs.insert([new_job()])  # as a claim, it takes several turns of the loop
+
+        assert follower.looks == before
 
 
 @only_linux

@@ -86,6 +86,9 @@ class FileChanges:
             if await watch.wait(self._at_rest if resting else self._every):
                 unchanged = 0
                 await watch.wait(min(SETTLES, self._every))
+            if asyncio.get_running_loop().time() < self._signalled_at + BREATH:
+                # By its own signal, most likely: the claim that follows its own commit does not wait for a look.
+                await asyncio.sleep(BREATH)
 
     async def _look(self) -> int | None:
         try:
