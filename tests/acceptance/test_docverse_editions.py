@@ -127,7 +127,7 @@ async def test_of_two_racing_builds_the_newer_one_stays_and_the_older_one_says_w
     assert [entry["build"] for entry in await project.history("__main")] == [newer]
 
 
-@pytest.mark.req("D49", "D56", "D63")
+@pytest.mark.req("D49", "D56", "D58", "D63")
 async def test_a_newer_build_waits_for_an_older_one_and_then_replaces_it(host: Host) -> None:
     await host.add_org(mode="copy")
     project = await host.add_project()
@@ -143,6 +143,8 @@ async def test_a_newer_build_waits_for_an_older_one_and_then_replaces_it(host: H
         assert (await host.ended(second))["progress"]["editions_completed"] == ["__main"]
         assert "main" in await project.page()
     assert [entry["build"] for entry in await project.history("__main")] == [newer, older]
+    record = await host.jobs.find(second)
+    assert record is not None and record.attempt == 1, "what the edition shows is read with the lock held"
 
 
 @pytest.mark.req("D91", "D92", "D93", "D17", "D18")
