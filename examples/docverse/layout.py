@@ -57,3 +57,8 @@ def template_prefix(org: str, project: str | None, commit: str) -> str:
 
 def purgatory_prefix(org: str, name: str) -> str:
     return f"purgatory/{org}/{name}"
+
+
+def folders_of(key: str) -> set[str]:
+    """The folders that a key is in, by their paths."""
+    return {key[:at] for at, letter in enumerate(key) if letter == "/"}

@@ -72,9 +72,12 @@ async def test_the_next_build_replaces_pages_and_removes_those_that_are_gone(hos
     async with host.working():
         await project.publish("main", HELLO)
         assert await project.page() == "<h1>Hello</h1>"  # cached now, so a purge is needed
-        await project.publish("main", {"index.html": "<h1>Again</h1>", "style.css": "h1 {}"})
-        assert await project.page() == "<h1>Again</h1>"
+        await project.publish("main", {"index.html": "<h1>Again</h1>", "style.css": "h1 {}", "more": "a file now"})
+        assert await project.page() == "<h1>Again</h1>" and await project.page("v/__main/more") == "a file now"
         await project.page("v/__main/more/a.html", 404)
+        await project.publish("main", HELLO)
+        assert await project.page("v/__main/more/a.html") == "more", "a folder again"
+    assert [job.attempt for job in await host.jobs.jobs()] == [1, 1, 1]
     pointer = host.config.folder / "keys/rubin/guide/__main.json"
     copies = host.config.objects / "orgs/rubin/projects/guide/editions/__main"
     assert (pointer.exists(), copies.exists()) == ((True, False) if mode == "pointer" else (False, True))

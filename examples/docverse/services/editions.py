@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from examples.docverse import public_ids
 from examples.docverse.database import Database
-from examples.docverse.layout import pointer_key
+from examples.docverse.layout import folders_of, pointer_key
 from examples.docverse.ports import Edge, Job, ObjectInfo, ObjectStore, Pointer
 from examples.docverse.records import Build, Edition, Project
 from examples.docverse.services.dashboards import MetadataWriter
@@ -92,9 +92,14 @@ class EditionService:
         rows = await self._database.all("build_objects", build.id)
         wanted = {row["key"]: ObjectInfo(**row) for row in rows}
         changed = [info for key, info in wanted.items() if there.get(key) != info.content_hash]
+        gone = [key for key in there if key not in wanted]
+        # Where keys are paths, a file has no room beside a folder of its name: what is in the way goes first.
+        folders = set[str]().union(*map(folders_of, wanted))
+        early = {key for key in gone if key in folders or not folders_of(key).isdisjoint(wanted)}
+        await self._objects.delete([f"{target}/{key}" for key in early])
         for info in sorted(changed, key=_copy_order):
             await self._objects.copy(f"{build.object_prefix}/{info.key}", f"{target}/{info.key}")
-        await self._objects.delete([f"{target}/{key}" for key in there if key not in wanted])
+        await self._objects.delete([f"{target}/{key}" for key in gone if key not in early])
 
 
 def _copy_order(info: ObjectInfo) -> tuple[int, str]:

@@ -75,6 +75,8 @@ class DirectoryObjectStore:
         try:
             incoming.write_bytes(data)
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                _remove_empty(path)
             incoming.replace(path)
         except BaseException:
             incoming.unlink(missing_ok=True)
@@ -118,3 +120,9 @@ class DirectoryObjectStore:
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes folders whose objects were deleted; OSError if an object is left."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+        path.rmdir()

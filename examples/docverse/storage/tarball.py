@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from examples.docverse.layout import folders_of
 from examples.docverse.storage.object_store import BadKey, check_key
 
 MEBIBYTE = 1024 * 1024
@@ -67,7 +68,7 @@ def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
                         raise BadTarball(f"{name!r} is neither a file nor a folder: leave it out")
                     if name in names:
                         raise BadTarball(f"{name!r} is in the tarball twice")
-                    above = {name[:at] for at, letter in enumerate(name) if letter == "/"}
+                    above = folders_of(name)
                     if name in folders or not names.isdisjoint(above):
                         raise BadTarball(f"{name!r} is in the tarball as a file and as a folder")
                     names.add(name)
