@@ -10,7 +10,7 @@ WHO, WHY = "purgatory_cleanup", "its record has expired"
 async def expire(app: Dutiful, retention: timedelta) -> int:
     """Deletes jobs that ended longer ago than this, in whatever state; how many.
 
-    Failed ones await a decision of an operator, and would be kept for it: it is made here.
+    The dead letters of failed ones await a decision of an operator, and would be kept for it: it is made here.
     """
     operator = await app.operator(WHO)
     run = await operator.bulk.start(ReviewAct.DISCARD, DeadLetterFilter(until=datetime.now(UTC) - retention), WHY)

@@ -27,6 +27,7 @@ from docverse_upkeep import (
 )
 
 from databases import Postgres
+from examples.docverse import public_ids
 from examples.docverse.config import Config
 from examples.docverse.jobs import docverse_app
 from examples.docverse.services.credentials import CredentialEncryptor
@@ -323,6 +324,8 @@ async def test_records_of_ended_jobs_expire_in_every_state_and_answer_404(host: 
             assert "expired" in (await host.call("GET", f"/queue/jobs/{job_id}", 404))["detail"]
         for job_id in (*kept, waiting.public_id, cleaned["public_id"]):
             await host.call("GET", f"/queue/jobs/{job_id}")
+        letters = sql(host, "select job_id from dutiful.dead_letter where status = 'pending_review'")
+        assert [public_ids.spell_job(job_id) for (job_id,) in letters] == [kept[2]], "no one reviews what has expired"
 
 
 @pytest.mark.req("D124")
