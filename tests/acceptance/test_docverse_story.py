@@ -83,7 +83,7 @@ def test_a_host_that_waits_for_its_object_store_ends_its_worker_all_the_same(pos
         # A pipe that no one writes to is an object that is never read.
         os.mkfifo(folder / "objects/orgs/lsst/projects/notes/editions/__main/silent.html")
         with pytest.raises(httpx2.ReadTimeout):
-            httpx2.get(f"{site}/lsst/notes/silent.html", trust_env=False, timeout=1)
+            httpx2.get(f"{site}/lsst/notes/silent.html", trust_env=False, timeout=httpx2.Timeout(60, read=1))
         process.terminate()
         assert select.select([worker], [], [], 60)[0], "the worker is still there"
         os.close(worker)
@@ -93,6 +93,7 @@ def test_a_host_that_waits_for_its_object_store_ends_its_worker_all_the_same(pos
 
 
 def _worker(process: "subprocess.Popen[str]") -> int:
+    assert process.poll() is None, process.communicate()
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (worker,) = [int(pid) for pid in children if b"dutiful.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return worker
