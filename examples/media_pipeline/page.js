@@ -106,7 +106,10 @@ function makeCard(job) {
   card.querySelector(".picture span").textContent = name(job).split(".").pop().toUpperCase();
   card.querySelector(".whole progress").setAttribute("aria-label", `${name(job)}, overall`);
   card.querySelector(".cancel").setAttribute("aria-label", `Cancel ${name(job)}`);
-  card.querySelector(".cancel").onclick = () => act(() => call(`/jobs/${job.id}/cancel`, { method: "POST" }));
+  card.querySelector(".cancel").onclick = (event) => act(event.target, async () => {
+    await call(`/jobs/${job.id}/cancel`, { method: "POST" });
+    await look(job.id); // hides the button before it works again
+  });
   card.querySelector(".phases").append(...job.phases.map((phase) => {
     const row = at("phase").content.firstElementChild.cloneNode(true);
     row.querySelector("progress").setAttribute("aria-label", phase.name);
@@ -128,7 +131,7 @@ function makeButton(file) {
   made.type = "button";
   made.textContent = file;
   made.dataset.file = file;
-  made.onclick = () => act(() => call("/jobs", {
+  made.onclick = () => act(made, () => call("/jobs", {
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify({ file, delay: at("later").checked ? 5 : 0 }),
@@ -136,7 +139,8 @@ function makeButton(file) {
   return made;
 }
 
-async function act(deed) {
+async function act(button, deed) {
+  button.disabled = true; // a double click asks once
   at("problem").hidden = true;
   try {
     await deed();
@@ -144,6 +148,7 @@ async function act(deed) {
     at("problem").textContent = error.message;
     at("problem").hidden = false;
   }
+  button.disabled = false;
 }
 
 const name = (job) => job.data.source.split("/").pop();
