@@ -54,3 +54,5 @@ async def test_what_cannot_be_enqueued_is_refused_with_its_field_and_one_event(a
         new = [event for event in await admin.audit() if event.id not in known]
         assert [(event.action, event.outcome) for event in new] == [("job.enqueue", "refused")]
         assert await admin.facts() == before
+    answer = await admin.post("/admin/jobs/", {"kind": "greet", "options": {"unique": "once"}}, "acme manager")
+    assert answer.json()["detail"] == "options.unique: it should be a JSON object"

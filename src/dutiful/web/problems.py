@@ -188,6 +188,8 @@ def _sentence(detail: Mapping[str, Any]) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "missing":
         return "it is missing"
+    if detail["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        return "it should be a JSON object"
     return f"it {should[1]}" if (should := _SHOULD.match(message)) else message
 
 
