@@ -115,6 +115,38 @@ async def test_a_slot_that_is_being_taken_is_not_taken_twice(store: PostgresStor
     assert await ready(store, jobs) == [1]
 
 
+async def test_what_is_being_enqueued_while_its_kind_gets_its_first_limit_is_counted(
+    store: PostgresStore, other: Any
+) -> None:
+    """It was ready when its transaction committed, and started beside those that were admitted."""
+    request = ClaimRequest(ADA, "general", [QueueLevel("default", 100)], [KIND], 10, LEASE)
+    await other.fetch("SELECT dutiful.enqueue($1, '{}')", KIND)
+
+    limiting = asyncio.create_task(limited(store, Limit("calls", 1), now=None))
+    while not await other.fetchval("SELECT count(*) FROM dutiful.pause"):
+        await other.execute("SELECT pg_sleep(0.01)")
+    await other.execute("COMMIT")
+    await limiting
+
+    assert await store.claims.claim(request) == []
+    await store.limits.admit(10)
+    assert len(await store.claims.claim(request)) == 1
+
+
+async def test_jobs_of_a_kind_whose_first_limit_was_announced_by_a_worker_that_died_go_on(
+    store: PostgresStore, other: Any
+) -> None:
+    await other.fetch("SELECT dutiful.announce_limits($1, $2)", [KIND], T0)
+    await other.execute("COMMIT")
+    job = new_job()
+    await enqueue(store, job)
+
+    await store.promotion.sweep(10, now=at(59))
+    assert await ready(store, [job]) == []
+    await store.promotion.sweep(10, now=at(61))
+    assert await ready(store, [job]) == [0]
+
+
 @pytest.mark.parametrize("way", ["claim", "claim of a share", "one in SQL", "several in SQL"])
 async def test_a_start_counts_of_a_job_that_was_admitted_while_its_claim_was_under_way(
     store: PostgresStore, other: Any, pg18_url: str, way: str

@@ -85,10 +85,10 @@ class LimitStore(Protocol):
     async def all(self, *, keys: int | None = 10, now: datetime | None = None) -> list[LimitRecord]:
         """All limits by name, each with up to `keys` keys; None: all that are used, waited for or held."""
 
-    async def choose(self, name: str, most: int | None) -> bool:
+    async def choose(self, name: str, most: int | None, *, now: datetime | None = None) -> bool:
         """Sets how many may run or start, in place of the declared number; False: no such limit.
 
-        None: the declared number, and no wait that a service has asked for.
+        None: the declared number, and no wait that a service has asked for. If fewer may, ready jobs are admitted anew.
         """
 
 

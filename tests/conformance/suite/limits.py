@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from dutiful.core.job import NewJob
 from dutiful.core.limits import KindLimit, Limit
@@ -390,8 +391,9 @@ class LimitSuite:
         assert await store.limits.choose("calls", 3)
         await admit(store, everywhere=True)
         assert await ready(store, jobs) == [0, 1, 2]
+        running = await claim(store)
         assert await store.limits.choose("calls", 0)
-        await complete(store, *await claim(store))
+        await complete(store, *running)
         await admit(store, everywhere=True)
         assert await ready(store, jobs) == []
         await limited(store, TWO)  # what an operator chose outlives a deploy
@@ -402,6 +404,42 @@ class LimitSuite:
 
         assert await ready(store, jobs) == [3]
         assert not await store.limits.choose("unknown", 1)
+
+    @pytest.mark.parametrize("most", [0, 1])
+    @pytest.mark.parametrize("declared", [True, False])
+    async def test_what_is_ready_waits_again_if_fewer_may_run(self, store: Store, most: int, declared: bool) -> None:
+        await limited(store, Limit("calls", 4))
+        jobs = [keyed("acme") for _ in range(6)]
+        await enqueue(store, *jobs)
+        await admit(store)
+        (running,) = await claim(store, limit=1)
+
+        if declared:
+            await limited(store, Limit("calls", most + 1))
+        else:
+            assert await store.limits.choose("calls", most + 1, now=T0)
+        assert await ready(store, jobs) == []
+        await admit(store)
+
+        assert await ready(store, jobs) == list(range(1, most + 1))
+        await complete(store, running)
+        await admit(store)
+        assert await ready(store, jobs) == list(range(1, most + 2))
+        assert await store.queries.check_places() == []
+
+    async def test_nothing_that_was_ready_starts_once_a_limit_is_0(self, store: Store) -> None:
+        await limited(store, TWO)
+        jobs = [keyed("acme") for _ in range(3)]
+        await enqueue(store, *jobs)
+        await admit(store)
+
+        assert await store.limits.choose("calls", 0, now=T0)
+        await admit(store, everywhere=True)
+
+        assert await ready(store, jobs) == []
+        assert await store.limits.choose("calls", None, now=T0)
+        await admit(store, everywhere=True)
+        assert await ready(store, jobs) == [0, 1]
 
     async def test_limits_are_listed_with_their_use(self, store: Store) -> None:
         await limited(store, TWO)

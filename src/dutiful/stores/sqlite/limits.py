@@ -1,6 +1,6 @@
 """Limits in SQLite: which blocked jobs may become ready. The file has one writer, so admissions are made in turn."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
@@ -82,10 +82,15 @@ class SqliteLimits(Subject):
         _hold(db, waits, clock(now))
 
     @writes
-    def choose(self, db: Connection, name: str, most: int | None) -> bool:
+    def choose(self, db: Connection, name: str, most: int | None, *, now: datetime | None = None) -> bool:
+        if (before := _rules(db).get(name)) is None:
+            return False
         if most is None:
             db.run(SQL["end_holds"], (name,))
-        return db.change(SQL["choose_limit"], (most, name)) > 0
+        db.run(SQL["choose_limit"], (most, name))
+        if _rules(db)[name].limit.most < before.limit.most:
+            _block_admitted(db, name, db.rows(SQL["ready_of_limit"], (name,)), clock(now))
+        return True
 
 
 class Slots:
@@ -201,6 +206,7 @@ def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> 
     turned = {
         one.name for one in limits if one.name in rules and (rules[one.name].declared.per is None) != (one.per is None)
     }
+    others = [one.name for one in limits if one.name in rules and _numbers(rules[one.name].declared) != _numbers(one)]
     for limit in limits:
         per = None if limit.per is None else span(limit.per)
         row = limit.name, limit.most, per, limit.burst, int(limit.fixed), int(limit.feedback)
@@ -219,10 +225,16 @@ def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> 
     db.run(SQL["delete_slots_of_no_limit"])
     db.run(SQL["delete_holds_of_no_limit"])
     db.many(SQL["delete_starts_of_limit"], [(name,) for name in turned])
+    for name in sorted(others):
+        _block_admitted(db, name, db.rows(SQL["ready_of_limit"], (name,)), now)
     gained = {
         kind for kind, its in _by_kind(db).items() if turned & _names(its) or _names(its) - _names(before.get(kind, ()))
     }
     _count_what_is_there(db, sorted(gained), now)
+
+
+def _numbers(limit: Limit) -> tuple[Any, ...]:
+    return limit.most, limit.per, limit.burst, limit.fixed
 
 
 def _names(limits: Sequence[tuple[str, str | None]]) -> set[str]:
@@ -249,13 +261,21 @@ def _block(db: Connection, placing: placement.Placing, ready: Sequence[bytes]) -
         placing.add(job_id, Carried(*carried), None, seq)
 
 
+def _block_admitted(db: Connection, name: str, jobs: Iterable[tuple[bytes, str]], now: int) -> None:
+    """Blocks ready jobs that a limit has admitted, each with its key, until they are admitted anew."""
+    placing, found = placement.Placing(db, placement.blocked_kinds(db), now), list(jobs)
+    _block(db, placing, [job_id for job_id, _ in found])
+    placing.write()
+    for job_id, key in found:
+        db.run(SQL["wait_for_limit"], {"gate": gate_of(name, key), "job": job_id, "now": now})
+
+
 def _hold(db: Connection, waits: Mapping[UUID, timedelta], now: int) -> None:
-    slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
+    slots = Slots(db, now)
     for job, wait in waits.items():
         for name, key in slots.keys_with_feedback(job.bytes):
             db.run(SQL["put_hold"], (name, key, now + span(wait)))
-            _block(db, placing, [job_id for (job_id,) in db.rows(SQL["ready_with_slot"], (name, key))])
-    placing.write()
+            _block_admitted(db, name, db.rows(SQL["ready_with_slot"], (name, key)), now)
 
 
 def _admit(db: Connection, limit: int, everywhere: bool, ended: Sequence[bytes] | None, now: int) -> Admission:

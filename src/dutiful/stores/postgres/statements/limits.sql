@@ -22,8 +22,8 @@ select b.key as gate, count(*) as waiting from {schema}.blocked b where b.gate =
 -- name: limit_holds
 select h.name, h.key, h.until from {schema}.limit_hold h where h.until > coalesce($1, clock_timestamp());
 
--- name: end_holds
-delete from {schema}.limit_hold where name = $1;
-
--- name: choose_limit
-update {schema}.limit_rule set chosen = $2 where name = $1 returning name;
+-- name: readers_of_pauses
+-- Transactions that have read which kinds are limited.
+select l.virtualtransaction from pg_locks l
+where l.locktype = 'relation' and l.relation = '{schema}.pause'::regclass and l.pid <> pg_backend_pid()
+  and l.database = (select d.oid from pg_database d where d.datname = current_database());

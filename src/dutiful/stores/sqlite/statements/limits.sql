@@ -63,9 +63,13 @@ DELETE FROM dutiful_limit_hold WHERE until <= ? RETURNING name, key;
 DELETE FROM dutiful_limit_hold WHERE name = ?;
 
 -- name: ready_with_slot
-SELECT s.job_id FROM dutiful_limit_slot s
+SELECT s.job_id, s.key FROM dutiful_limit_slot s
 WHERE s.name = ? AND s.key = ? AND s.started_at IS NULL
   AND EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
+
+-- name: ready_of_limit
+SELECT s.job_id, s.key FROM dutiful_limit_slot s
+WHERE s.name = ? AND s.started_at IS NULL AND EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
 
 -- name: ready_of_kind
 SELECT job_id FROM dutiful_ready WHERE kind = ?;

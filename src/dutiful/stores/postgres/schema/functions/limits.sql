@@ -27,26 +27,81 @@ language sql immutable as $$
                 then p_rule.per * (p_rule.burst::float8 / coalesce(p_rule.chosen, p_rule.most)) end
 $$;
 
--- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited.
+-- Blocks ready jobs that these limits have admitted, each at its gate, until they are admitted anew; what is being claimed
+-- starts. Their slots are freed by the next admission. Returns how many.
+create or replace function {schema}.block_admitted(p_jobs uuid[], p_names text[], p_now timestamptz) returns bigint
+language plpgsql volatile {walk_indexes} as $$
+declare v_moved bigint;
+begin
+    with back as (
+        delete from {schema}.ready r
+        where r.ctid = any (array(
+            select x.ctid from unnest(p_jobs) a (id)
+            cross join lateral (
+                select y.ctid from {schema}.ready y
+                where y.job_id = a.id and exists (
+                    select 1 from {schema}.limit_kind k where k.kind = y.kind and k.name = any (p_names) offset 0)
+                limit 1 for update of y skip locked
+            ) x))
+        returning r.*
+    )
+    insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})
+    select b.job_id, p_now, b.seq, 'limit', s.gate, {carried of b}
+    from back b
+    cross join lateral (
+        select {schema}.limit_gate(x.name, x.key) as gate from {schema}.limit_slot x
+        where x.job_id = b.job_id and x.name = any (p_names) limit 1) s;
+    get diagnostics v_moved = row_count;
+    return v_moved;
+end $$;
+
+-- Lets new jobs of kinds that get their first limit wait until put_limits has stored it, so that none becomes ready while
+-- it counts. Returns whether there is such a kind.
+create or replace function {schema}.announce_limits(p_kinds text[], p_now timestamptz) returns boolean
+language plpgsql volatile set lock_timeout = '2s' {use_indexes} as $$
+begin
+    insert into {schema}.pause (scope, name, since)
+    select 'limited', k, coalesce(p_now, clock_timestamp()) from (select distinct unnest(p_kinds) as k) a order by k
+    on conflict do nothing;
+    return exists (
+        select 1 from unnest(p_kinds) k where not exists (select 1 from {schema}.limit_kind x where x.kind = k));
+end $$;
+
+-- With another type.
+drop function if exists {schema}.put_limits(
+    text[], text[], text[], text[], text[], int[], interval[], int[], boolean[], boolean[], timestamptz);
+
+-- Stores the limits that kinds declare; those of other kinds stay. A kind without any is no longer limited. False: limits
+-- are to be announced again, because another release has just removed those that were there.
 create or replace function {schema}.put_limits(
     p_all text[], p_kinds text[], p_kind_names text[], p_fields text[], p_names text[], p_most int[], p_per interval[],
     p_burst int[], p_fixed boolean[], p_feedback boolean[], p_now timestamptz
-) returns void
+) returns boolean
 language plpgsql volatile set lock_timeout = '2s' {use_indexes} as $$
 declare
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_turned text[];
+    v_other  text[];
     v_gained text[];
     v_lost   text[];
     v_free   text[];
     v_ready  uuid[];
 begin
     perform 1 from {schema}.limit_rule r order by r.name for update;
+    if exists (select 1 from unnest(p_kinds) k where not exists (
+        select 1 from {schema}.pause p where p.scope = 'limited' and p.name = k))
+    then
+        return false;
+    end if;
     -- From what runs at once to what starts within a time, or back: what was counted counts for nothing now.
     v_turned := array(
         select r.name from {schema}.limit_rule r
         join unnest(p_names, p_per) a (name, per) on a.name = r.name
         where (r.per is null) <> (a.per is null));
+    v_other := array(
+        select r.name from {schema}.limit_rule r
+        join unnest(p_names, p_most, p_per, p_burst, p_fixed) a (name, most, per, burst, fixed) on a.name = r.name
+        where (r.most, r.per, r.burst, r.fixed) is distinct from (a.most, a.per, a.burst, a.fixed));
     -- In order, so that two workers that start together cannot wait for each other.
     insert into {schema}.limit_rule as r (name, most, per, burst, fixed, feedback)
     select * from unnest(p_names, p_most, p_per, p_burst, p_fixed, p_feedback) a (name, most, per, burst, fixed, feedback)
@@ -75,11 +130,10 @@ begin
     on conflict (kind, name) do update set field = excluded.field where x.field is distinct from excluded.field;
     v_free := array(
         select p.name from {schema}.pause p
-        where p.scope = 'limited' and p.name = any (p_all) and p.name <> all (p_kinds));
+        where p.scope = 'limited' and p.name = any (p_all) and p.name <> all (p_kinds)
+          -- What another release has just announced stays.
+          and (p.name = any (v_lost) or p.since <= v_now - interval '1 minute'));
     delete from {schema}.pause p where p.scope = 'limited' and p.name = any (v_free);
-    insert into {schema}.pause (scope, name, since)
-    select 'limited', k, v_now from (select distinct unnest(p_kinds) as k) a order by k
-    on conflict do nothing;
     -- What waited for a limit that its kind has no more waits for the next admission or, if it has no other, for the sweep.
     update {schema}.blocked b set gate = 'paused', key = b.kind
     where b.gate = 'limit' and b.kind = any (v_lost || v_free);
@@ -89,8 +143,12 @@ begin
        or s.name = any (v_turned) and s.started_at is not null;
     delete from {schema}.limit_hold h
     where not exists (select 1 from {schema}.limit_rule r where r.name = h.name and r.feedback);
-    if v_gained = '{}' then return; end if;
-    -- What is ready is admitted anew. It waits for a claim that is under way, because what that takes runs, and counts.
+    -- What other numbers have admitted, and is ready, is admitted anew.
+    perform {schema}.block_admitted(
+        array(select s.job_id from {schema}.limit_slot s where s.name = any (v_other) and s.started_at is null),
+        v_other, v_now);
+    if v_gained = '{}' then return true; end if;
+    -- So is what is ready of kinds that have a new limit. It waits for a claim that is under way, because what that takes runs, and counts.
     with back as (
         delete from {schema}.ready r where r.kind = any (v_gained) returning r.*
     ), moved as (
@@ -117,6 +175,7 @@ begin
       and not exists (
           select 1 from (select x.name from {schema}.limit_slot x where x.job_id = l.job_id offset 0) s
           where s.name = r.name);
+    return true;
 end $$;
 
 -- The key of a job: as it was enqueued, or the payload's field. Null: the limit does not apply to it.
@@ -251,7 +310,6 @@ declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_names text[];
     v_keys  text[];
-    v_moved bigint;
 begin
     perform 1 from {schema}.limit_rule r order by r.name for update;
     with held as (
@@ -269,19 +327,29 @@ begin
         returning h.name, h.key
     )
     select array_agg(h.name), array_agg(h.key) into v_names, v_keys from held h;
-    with back as (
-        delete from {schema}.ready r
-        where r.ctid = any (array(
-            select x.ctid from unnest(v_names, v_keys) h (name, key)
-            join {schema}.limit_slot s on s.name = h.name and s.key = h.key and s.started_at is null
-            cross join lateral (
-                select y.ctid from {schema}.ready y where y.job_id = s.job_id limit 1 for update skip locked) x))
-        returning r.*
-    )
-    insert into {schema}.blocked (job_id, since, seq, gate, key, {carried})
-    select b.job_id, v_now, b.seq, 'paused', b.kind, {carried of b} from back b;
-    get diagnostics v_moved = row_count;
-    return v_moved;
+    return {schema}.block_admitted(
+        array(select s.job_id from unnest(v_names, v_keys) h (name, key)
+              join {schema}.limit_slot s on s.name = h.name and s.key = h.key and s.started_at is null),
+        v_names, v_now);
+end $$;
+
+-- Sets how many may run or start instead of the declared number; null: that, and no wait that a service has asked for.
+-- What more than that have admitted, and is ready, is admitted anew. Returns whether there is such a limit.
+create or replace function {schema}.choose_limit(p_name text, p_most int, p_now timestamptz) returns boolean
+language plpgsql volatile set lock_timeout = '2s' {walk_indexes} as $$
+declare v_before int;
+begin
+    perform 1 from {schema}.limit_rule r order by r.name for update;
+    select coalesce(r.chosen, r.most) into v_before from {schema}.limit_rule r where r.name = p_name;
+    if not found then return false; end if;
+    if p_most is null then delete from {schema}.limit_hold h where h.name = p_name; end if;
+    update {schema}.limit_rule r set chosen = p_most where r.name = p_name;
+    if coalesce(p_most, (select r.most from {schema}.limit_rule r where r.name = p_name)) < v_before then
+        perform {schema}.block_admitted(
+            array(select s.job_id from {schema}.limit_slot s where s.name = p_name and s.started_at is null),
+            array[p_name], coalesce(p_now, clock_timestamp()));
+    end if;
+    return true;
 end $$;
 
 -- Without an option that came later.

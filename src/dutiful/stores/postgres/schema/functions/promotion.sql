@@ -131,9 +131,14 @@ begin
             ) n
         )
         select w.key from waits w
-        -- The offset makes this a look-up for each, however many are paused.
-        where not exists (select 1 from {schema}.pause p
-                          where p.scope in {blocking_scopes} and p.name = w.key offset 0));
+        -- The offsets make these look-ups for each, however many are paused. A worker that has announced the limits of a
+        -- kind may have died before it stored them.
+        where not exists (
+            select 1 from {schema}.pause p
+            where p.scope in {blocking_scopes} and p.name = w.key
+              and (p.scope <> 'limited' or p.since > v_now - interval '1 minute'
+                   or exists (select 1 from {schema}.limit_kind k where k.kind = p.name offset 0))
+            offset 0));
     v_jobs := array(
         select b.job_id
         from unnest(v_kinds) k
