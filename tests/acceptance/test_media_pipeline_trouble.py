@@ -166,7 +166,7 @@ async def test_a_second_cancel_waits_for_the_same_end(media: Service) -> None:
         await asyncio.wait([second], timeout=0.1)
         early = second.done()
         go_on.set()
-        assert await asyncio.gather(first, second) == [True, True]
+        assert all(await asyncio.gather(first, second))
         assert not early, "the job had not ended yet"
         assert (await seen(queue, job_id)).status is Status.CANCELLED
 
