@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
+_ACTIVE = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()"
+)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BACKGROUND = ("checkpointer", "background writer", "walwriter")
 _IDLE = ("logger", "autovacuum launcher", "logical replication launcher", "startup")
@@ -93,13 +97,18 @@ class ServerMeter:
         return int(self._value("SELECT xact_commit FROM pg_stat_database WHERE datname = %s", database))
 
     async def still(self) -> float:
-        """Wait until no more is written, and say when the last was: then whatever was run is also stored."""
-        began = changed = time.time()
+        """Wait until no more is written, and say when the last was: then whatever was run is also stored.
+
+        While a commit waits for a slow disk nothing is written either, but its session is active.
+        """
+        began = changed = active = time.time()
         seen = self.wal_bytes()
-        while (now := time.time()) - changed < _STILL_S and now - began < _STILL_WITHIN_S:
+        while (now := time.time()) - max(changed, active) < _STILL_S and now - began < _STILL_WITHIN_S:
             await asyncio.sleep(0.005)
             if (position := self.wal_bytes()) != seen:
                 seen, changed = position, time.time()
+            elif self._value(_ACTIVE):
+                active = time.time()
         return changed
 
     def _value(self, statement: str, *parameters: str) -> int:

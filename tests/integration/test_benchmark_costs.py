@@ -1,15 +1,16 @@
 """What benchmarks count of a server and of processes, on work whose amount is known."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 
 import psycopg
 import pytest
 
-from benchmarks.costs import ServerMeter, read, server_meter
+from benchmarks.costs import _ACTIVE, ServerMeter, read, server_meter
 from benchmarks.round_trips import counted
 from databases import missing
 from servers import PostgresServer
@@ -83,6 +84,19 @@ def test_the_cpu_of_backends_is_counted_while_they_run_and_after_they_ended(url:
     # Its kernel rounds to 10 ms, and a backend needs a little to end.
     assert running - before == pytest.approx(used, abs=0.03)
     assert ended - before == pytest.approx(used, abs=0.1)
+
+
+def test_a_server_is_not_still_while_a_session_waits(url: str, meter: ServerMeter) -> None:
+    with session_of(url) as session:
+        waiting = Thread(target=session.execute, args=["SELECT pg_sleep(0.3)"])
+        waiting.start()
+        while not meter._value(_ACTIVE):
+            pass
+
+        asyncio.run(meter.still())
+
+        assert not meter._value(_ACTIVE)
+        waiting.join()
 
 
 def test_the_meter_does_not_count_itself(meter: ServerMeter) -> None:
