@@ -8,7 +8,7 @@ from benchmarks.report import Sample, medians
 
 TABLE = ("drain1", "drain2", "enqueue-single", "enqueue-bulk", "latency", "unpinned", "pinned")
 PEERS = ("dutiful", "dutiful-sqlite", "graphile", "pg-boss", "pgqueuer", "oban", "huey-full")
-PIN_S = 30.0  # a snapshot is held for shorter than elsewhere, so that a sitting takes a quarter of an hour
+PIN_S = 30.0  # a snapshot is held for shorter than elsewhere, so that a sitting takes about 20 minutes
 
 _NAMES = {
     "dutiful": "Dutiful",

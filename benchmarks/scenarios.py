@@ -31,6 +31,8 @@ _BULK = 1_000
 _PIN_QUEUES = ("bench_a", "bench_b", "bench_c", "bench_d")
 _PIN_PRIORITIES = (0, 1, 2)
 _PIN_WAITING = 20_000
+_AHEAD = 10_000  # more than any system claims ahead
+_CPU = ("client_us_per_job", "server_us_per_job")
 
 
 async def drain_one(bench: Bench, peer: Peer) -> Metrics:
@@ -43,23 +45,21 @@ async def drain_two(bench: Bench, peer: Peer) -> Metrics:
 
 async def backlog(bench: Bench, peer: Peer) -> Metrics:
     jobs = bench.drain_jobs(peer) // 2
-    alone = await bench.drain(peer, jobs)
-    behind = await bench.drain(peer, jobs, behind=bench.sizes.backlog_jobs)
-    return _against(behind["jobs_per_s"], alone["jobs_per_s"])
+    # Both end in the middle of work: without any jobs behind, the last ones have no next claim beside them.
+    alone = await bench.drain(peer, jobs, behind=_AHEAD)
+    return _against(await bench.drain(peer, jobs, behind=bench.sizes.backlog_jobs), alone)
 
 
 async def unknown_head(bench: Bench, peer: Peer) -> Metrics:
     jobs = bench.drain_jobs(peer) // 2
     alone = await bench.drain(peer, jobs)
-    headed = await bench.drain(peer, jobs, head=bench.sizes.head_jobs)
-    return _against(headed["jobs_per_s"], alone["jobs_per_s"])
+    return _against(await bench.drain(peer, jobs, head=bench.sizes.head_jobs), alone)
 
 
 async def paused_head(bench: Bench, peer: Peer) -> Metrics:
     jobs = bench.drain_jobs(peer) // 2
     alone = await bench.drain(peer, jobs)
-    headed = await bench.drain(peer, jobs, head=bench.sizes.head_jobs, head_kind="paused")
-    return _against(headed["jobs_per_s"], alone["jobs_per_s"])
+    return _against(await bench.drain(peer, jobs, head=bench.sizes.head_jobs, head_kind="paused"), alone)
 
 
 async def unpinned(bench: Bench, peer: Peer) -> Metrics:
@@ -75,8 +75,11 @@ async def pinned(bench: Bench, peer: Peer) -> Metrics:
     return metrics
 
 
-def _against(rate: float, alone: float) -> Metrics:
-    return {"jobs_per_s": rate, "alone_jobs_per_s": alone, "ratio": rate / alone}
+def _against(beside: Metrics, alone: Metrics) -> Metrics:
+    rate, rate_alone = beside["jobs_per_s"], alone["jobs_per_s"]
+    metrics = {"jobs_per_s": rate, "alone_jobs_per_s": rate_alone, "ratio": rate / rate_alone}
+    cpu, cpu_alone = ([drain[key] for key in _CPU if key in drain] for drain in (beside, alone))
+    return metrics | {"cpu_ratio": sum(cpu_alone) / sum(cpu)} if len(cpu) == len(cpu_alone) == len(_CPU) else metrics
 
 
 async def _sustained(bench: Bench, peer: Peer, pin: bool) -> Metrics:
@@ -124,6 +127,7 @@ _MEMORY = Metric("memory_mb", "worker MB", higher_is_better=False)
 _WAL = Metric("life_wal_bytes_per_job", "WAL bytes with enqueue", higher_is_better=False)
 _LAG = Metric("settle_lag_ms", "last commit after ms", higher_is_better=False)
 _DRAIN = (RATE, _MEMORY, _LAG, *COSTS, _WAL)
+_BESIDE = (RATE, ALONE, RATIO, Metric("cpu_ratio", "CPU ratio"))
 _AGAINST = Metric("against_unpinned", "last fifth against that without")
 _SPAN = (Metric("first_jobs_per_s", "jobs/s, first fifth"), Metric("last_jobs_per_s", "jobs/s, last fifth"), RATIO)
 
@@ -149,9 +153,9 @@ SCENARIOS = (
     Scenario("drain2", "Drain, two worker processes", drain_two, _DRAIN, _drain_s),
     *ENQUEUE_SCENARIOS,
     *LATENCY_SCENARIOS,
-    Scenario("backlog", "Drain with a long backlog behind", backlog, (RATE, ALONE, RATIO), _backlog_s),
-    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, (RATE, ALONE, RATIO), _head_s),
-    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, (RATE, ALONE, RATIO), _head_s),
+    Scenario("backlog", "Drain with a long backlog behind", backlog, _BESIDE, _backlog_s),
+    Scenario("unknown-head", "Drain behind jobs of an unknown kind", unknown_head, _BESIDE, _head_s),
+    Scenario("paused-head", "Drain behind jobs of a paused kind", paused_head, _BESIDE, _head_s),
     Scenario("unpinned", "Produce and drain for long", unpinned, _SPAN, _pinned_s, repeats=1),
     Scenario("pinned", "The same under an old snapshot", pinned, (*_SPAN, _AGAINST), _pinned_s, repeats=1),
     *STEP_SCENARIOS,
