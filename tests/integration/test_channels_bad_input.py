@@ -462,3 +462,16 @@ async def test_a_statement_that_hangs_is_ended_before_its_lease(world: ChannelWo
 
     check(world, jobs, rows)
     assert world.facts() == ([], [1])
+
+
+async def test_a_function_that_catches_its_cancellation_fails_after_three_tries(
+    world: ChannelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dutiful.channels.database.ANSWER_MARGIN", 0.1)
+    catching = "loop begin perform pg_sleep(3600); exception when query_canceled then null; end; end loop;"
+    job_id = world.call(world.define("stubborn", catching))
+    async with serving(world, Provider().channels, lease=timedelta(seconds=1)):
+        rows = await world.ended(job_id)
+
+    message = "db_function comms.stubborn failed: it gave no answer, not even when it was cancelled"
+    check(world, [(job_id, message)], rows)

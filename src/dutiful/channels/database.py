@@ -101,6 +101,9 @@ class ClaimTransaction:
         except UnicodeError as error:  # the function has changed client_encoding
             self._connection.terminate()  # the rest of the reply may still be on the way
             raise FunctionFailed(error) from error
+        except TimeoutError as error:
+            self._connection.terminate()  # a rollback would wait for it, too
+            raise ConnectionLost("it gave no answer, not even when it was cancelled") from error
         except DRIVER_ERRORS as error:
             if _is_raised(error) and not isinstance(error, _SESSION_CHANGED):
                 raise FunctionFailed(error) from error
