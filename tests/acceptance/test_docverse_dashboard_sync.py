@@ -1,11 +1,16 @@
 """dashboard_sync: webhooks of GitHub, templates of repositories, and the dashboards rendered with them."""
 
+import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from docverse import CleanDocverse, Host, HostedProject, Json, hosting, installed
+from docverse_parts import Held, PlainJob, watched
 from docverse_upkeep import FailingStore, GitHub, Repository, Together, attempts, on_store, replaced, sql
 
 from databases import Postgres
@@ -84,6 +89,44 @@ async def test_an_override_renders_its_own_project_only(host: Host) -> None:
         assert ended["progress"]["projects_completed"] == ["guide"], "the others would look the same"
         assert await guide.page("v/") == "own two"
         assert await tutorial.page("v/") == "<h1>first tutorial</h1>"
+
+
+class InTurn(PlainJob):
+    """Its locks exclude; `waits` is set when one of them has to be waited for."""
+
+    locks: ClassVar[defaultdict[tuple[str, int], asyncio.Lock]] = defaultdict(asyncio.Lock)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = asyncio.Event()
+
+    @asynccontextmanager
+    async def _lock(self, namespace: str, key: int) -> AsyncIterator[None]:
+        lock = self.locks[namespace, key]
+        if lock.locked():
+            self.waits.set()
+        async with lock:
+            yield
+
+
+@pytest.mark.req("D49", "D94")
+async def test_of_two_syncs_the_last_one_has_the_newest_commit(host: Host) -> None:
+    theme, _ = await templated(host)
+    await host.call("PUT", "/orgs/rubin/template", 202, json={"repository": "rubin/theme"})
+    ((template,),) = sql(host, "select id from docverse.dashboard_template")
+    held, job = Held("put", "/dashboard.html"), InTurn()
+    async with watched(held)(host.config, lambda connection: None) as services:
+        first = asyncio.create_task(services.dashboard_sync.sync([template], InTurn()))
+        await held.reached.wait()  # it has read the first commit
+        theme.commit(dashboard_html="<h1>second</h1>")
+        second = asyncio.create_task(services.dashboard_sync.sync([template], job))
+        waiting = asyncio.create_task(job.waits.wait())
+        await asyncio.wait([second, waiting], return_when=asyncio.FIRST_COMPLETED)
+        held.released.set()
+        (older,), (newer,) = await first, await second
+        waiting.cancel()
+    assert older != newer
+    assert sql(host, "select commit_sha from docverse.dashboard_template") == [(newer,)]
 
 
 @pytest.mark.req("D5", "D95")
