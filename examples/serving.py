@@ -28,7 +28,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """Yields its address; requests wait until it is up."""
-    with _listener(port) as listener:
+    with listening(port) as listener:
         config = uvicorn.Config(asgi, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = _Server(config)
         running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -39,7 +39,8 @@ async def serving(asgi: ASGIApp, port: int = 0) -> AsyncIterator[str]:
             await running
 
 
-def _listener(port: int) -> socket.socket:
+def listening(port: int) -> socket.socket:
+    """At a port of this machine, or at a free one; UsageError if that one is taken."""
     try:
         return socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dutiful import UsageError
+from dutiful import StoreUnavailable, UsageError
 from examples.serving import ended_by_term
 from examples.sports_sites.config import Config
 from examples.sports_sites.serve import install, serve, world
@@ -48,7 +48,7 @@ def main() -> int:
             return 0 if asyncio.run(ended_by_term(run_story(Console(), Path(folder), where))) else 1
     except KeyboardInterrupt:
         return 0 if chosen.world or chosen.serve else 130  # an interrupted story has proven nothing
-    except UsageError as error:
+    except (UsageError, StoreUnavailable) as error:
         parser.error(str(error))
 
 

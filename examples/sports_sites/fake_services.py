@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from examples.serving import HOST, serving
+from examples.serving import listening, serving
 
 SWITCHES = ("grid", "elevation", "copy", "mail")  # what a person at the page may break
 CELL = 250  # metres from centre to centre
@@ -73,7 +73,7 @@ class FakeServices:
         ]
         loop = asyncio.get_running_loop()
         mail = await loop.create_server(
-            lambda: SMTP(_Mailbox(self), hostname="mail.example", loop=loop), HOST, smtp_port
+            lambda: SMTP(_Mailbox(self), hostname="mail.example", loop=loop), sock=listening(smtp_port)
         )
         try:
             async with serving(Starlette(routes=routes), port) as url:

@@ -8,11 +8,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from dutiful import UsageError
+from examples.sports_sites.fake_services import FakeServices
+
 ROOT = Path(__file__).parents[2]
 
 
-def _run_story(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"}
+def _run_story(*options: str, **own: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUTIFUL_") and k != "DATABASE_URL"} | own
     command = [sys.executable, "-m", "examples.sports_sites", *options]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
 
@@ -36,7 +39,15 @@ def _tables(database_url: str) -> list[tuple[str, ...]]:
         return [tuple(row) for row in found]
 
 
-def test_an_address_where_nothing_answers_is_reported_in_a_line() -> None:
-    done = _run_story("--database-url", "postgresql://127.0.0.1:1/nowhere")
-    assert done.returncode == 2 and "cannot connect to the database" in done.stderr
+@pytest.mark.parametrize("options", [(), ("--views",)])
+def test_an_address_where_nothing_answers_is_reported_in_a_line(options: tuple[str, ...], tmp_path: Path) -> None:
+    done = _run_story(*options, "--database-url", "postgresql://127.0.0.1:1/nowhere", SPORTS_FOLDER=str(tmp_path))
+    assert done.returncode == 2 and "Connect" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 2, "below the usage"
+
+
+async def test_a_port_of_the_world_outside_that_is_taken_is_reported_with_a_remedy() -> None:
+    async with FakeServices().open() as taken:
+        with pytest.raises(UsageError, match=r"cannot listen on .*choose another port"):
+            async with FakeServices().open(smtp_port=taken.smtp_port):
+                pass
