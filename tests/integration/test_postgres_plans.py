@@ -305,6 +305,7 @@ async def test_a_limit_that_a_kind_gets_reads_what_runs_and_not_all_jobs_for_eac
     assert len(await claim(misled.store, kinds=["limited"], limit=running)) == running
 
     put = calling("put_limits", range(11))
+    assert await misled.buffers("announce_limits", ["idle"], at(1)) < 50
     # The walk over what is ready, where tests before have left dead rows, is not counted.
     walk = await misled.touched(
         put, ["idle"], ["idle"], ["third"], [None], ["third"], [1], [None], [None], [False], [False], at(1)
