@@ -92,7 +92,7 @@ function drawJobs(jobs, counts) {
     const tries = job.attempt_count > 1 ? `, attempt ${job.attempt_count} of ${job.max_attempts}` : "";
     const made = row(
       [element("b", job.job_type.replaceAll("_", " ")), pill(job.status)],
-      `${time(job.created_at)}${tries} · ${job.idempotency_key}`,
+      [`${time(job.created_at)}${tries}`, job.idempotency_key].filter(Boolean).join(" · "),
       job.status === "failed" || job.status === "pending" ? job.error_message : "",
     );
     made.dataset.job = job.job_id;
