@@ -34,8 +34,8 @@ _STATUS = {
 
 
 def states_of(status: str) -> list[str]:
-    """The states of Dutiful that a status stands for; a word that is no status stands for itself, and is refused."""
-    return [state.value for state, known in _STATUS.items() if known == status] or [status]
+    """The states of Dutiful that a status stands for; none for a word that is no status."""
+    return [state.value for state, known in _STATUS.items() if known == status]
 
 
 def status_of(state: str) -> Status:

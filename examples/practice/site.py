@@ -142,12 +142,20 @@ class _Translated:
 
     async def queue(self, request: Request) -> Response:
         """Jobs by the platform's statuses: pending, processing, completed, failed, cancelled."""
-        asked = []
+        asked, unknown = [], []
         for name, value in request.query_params.multi_items():
-            asked += [(name, state) for state in states_of(value)] if name == "status" else [(name, value)]
+            if name != "status":
+                asked.append((name, value))
+            elif states := states_of(value):
+                asked += [(name, state) for state in states]
+            else:
+                unknown.append(value)
         answer = await self._ask(request, "queue", asked)
         if isinstance(answer, Response):
             return answer
+        if unknown:  # after the gates, which answer first
+            detail = f"there is no status {unknown[0]!r:.40}; there are: {', '.join(Status)}"
+            return JSONResponse({"title": "Unprocessable Entity", "status": 422, "detail": detail}, 422)
         return JSONResponse(answer | {"jobs": [job | {"status": status_of(job["status"])} for job in answer["jobs"]]})
 
     async def statistics(self, request: Request) -> Response:

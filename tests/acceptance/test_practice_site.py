@@ -108,7 +108,13 @@ async def test_the_queue_is_listed_and_counted_by_the_platforms_statuses(platfor
         assert await listed("completed") == []
         counted = (await mary.get(f"{ADMIN}/queue/statistics{slash}")).json()["by_status"]
         assert counted == {"pending": 1, "processing": 1, "completed": 0, "failed": 0, "cancelled": 0}
-        assert (await mary.get(f"{ADMIN}/queue/", params={"status": "asleep"})).status_code == 422
+        for word in ("asleep", "ready"):
+            refused = await mary.get(f"{ADMIN}/queue{slash}", params={"status": word})
+            assert refused.status_code == 422
+            assert refused.json()["detail"] == (
+                f"there is no status {word!r}; there are: pending, processing, completed, failed, cancelled"
+            )
+        assert (await (await enter(None)).get(f"{ADMIN}/queue/", params={"status": "asleep"})).status_code == 401
         platform.services.release(f"{CONNECTION}/msg_789")
         await platform.ended(held.id)
 
