@@ -231,6 +231,43 @@ async def test_a_policy_that_was_set_by_sql_and_back_is_noticed_by_what_it_delet
     assert later is not None and later.problem == broken.problem
 
 
+ANCHORS = {
+    "is right": {},
+    "has another policy": {"keep": "{day} * 20"},
+    "is of another time": {"at": "e.at - {day}"},
+    "is made later": {"trimmed_at": "e.at + {day} * 45"},
+    "is of another seal": {"hash": "(SELECT hash FROM {seal} WHERE seq = 2)"},
+}
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+async def test_an_anchor_that_is_wrong_in_one_point_is_refused(store: Store, url: str, anchor: str) -> None:
+    with any_date(url or store.url):
+        await store.audit.append([_event(days=40) for _ in range(3)])
+    await store.audit.set_retention(timedelta(days=30))
+    assert await Sealer(store.audit).seal_batch() == 3
+    proof = {"hash": "s.hash", "at": "e.at", "keep": "{day} * 30", "trimmed_at": "e.at + {day} * 40"} | ANCHORS[anchor]
+    cut = (
+        f"INSERT INTO {{anchor}} (one, seq, {', '.join(proof)}) SELECT {{one}}, s.seq, {', '.join(proof.values())} "
+        "FROM {seal} s JOIN {event} e ON e.id = s.event_id WHERE s.seq = 3"
+    )
+
+    if ANCHORS[anchor]:
+        with pytest.raises((psycopg.Error, apsw.Error), match="anchor"):
+            tamper(store, url, cut, triggers=True)
+    else:
+        tamper(store, url, cut, triggers=True)
+
+
+@pytest.mark.parametrize("days", [-2, 2])
+async def test_an_event_whose_id_is_of_another_day_is_refused(store: Store, days: int) -> None:
+    event = _event()
+    moved = event.id.int + (days * 86_400_000 << 80)  # the first 48 bits are milliseconds
+
+    with pytest.raises(DutifulError, match="check the clock"):
+        await store.audit.append([msgspec.structs.replace(event, id=UUID(int=moved))])
+
+
 async def test_events_that_are_kept_cannot_be_cut_by_an_anchor(store: Store, url: str) -> None:
     ada = await cancelled(store)
     cut = (

@@ -13,10 +13,11 @@ from dutiful.cli.commands.worker import _is_stuck
 from dutiful.core import ids
 from dutiful.core.states import State
 from dutiful.store import Store
+from dutiful.store.workers import WorkerRecord
 from dutiful.worker.pulse import PULSE
 from dutiful.worker.supervisor import WORKER_ID
 from faults import until
-from suite.builders import claim_one, enqueue_one, new_id
+from suite.builders import at, claim_one, enqueue_one, new_id
 
 
 async def test_a_job_that_blocks_the_event_loop_ends_as_a_dead_letter_and_its_neighbours_complete(
@@ -151,6 +152,11 @@ async def test_a_worker_is_stuck_when_all_its_jobs_are_past_their_timeouts(store
     assert not await stuck("short", "endless", after=10_000)
     assert not await stuck("short", "unknown", after=10_000)
     assert not await stuck(after=10_000), "it has not begun"
+    begun = WorkerRecord(
+        id=new_id(), name="a", host="b", pid=1, started_at=at(0), seen_at=at(0), lanes={}, kinds=["short"]
+    )
+    await store.workers.heartbeat(begun, timedelta(minutes=1))
+    assert [await _is_stuck(app, store, begun.id, after) for after in (34, 35)] == [False, True]
 
 
 async def test_a_worker_whose_resources_take_long_to_load_is_left_alone(store: Store, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dutiful.core.settle import Policy, decide
 from dutiful.store.claims import ClaimRequest, QueueLevel, RefusalReason
 from dutiful.worker import settler
 from dutiful.worker import worker as worker_module
-from dutiful.worker.supervisor import Supervisor
+from dutiful.worker.supervisor import EXIT_UNAVAILABLE, Supervisor
 
 
 async def test_a_rescue_does_not_wait_for_a_lease_that_is_locked(pg18_url: str) -> None:
@@ -159,6 +159,27 @@ async def test_a_worker_that_is_started_while_the_stop_arrives_is_stopped_too(mo
 
     async with asyncio.timeout(30):
         assert await supervisor.run() == 1  # the child ended by the signal, not of its own will
+
+
+async def test_workers_that_ended_because_the_database_is_away_do_not_stay_away_longer_and_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for pause, seconds in {"FIRST_PAUSE": 0.01, "RETRY": 0.02, "LONGEST_PAUSE": 3600.0}.items():
+        monkeypatch.setattr(f"dutiful.worker.supervisor.{pause}", seconds)
+    ended = 0
+
+    async def rescue(worker_id: UUID) -> None:
+        nonlocal ended
+        ended += 1
+        if ended == 15:
+            supervisor._on_signal(signal.SIGTERM)
+
+    async def is_stuck(worker_id: UUID, silent: float) -> bool:
+        return False
+
+    supervisor = Supervisor(["sh", "-c", f"exit {EXIT_UNAVAILABLE}"], 1, rescue, is_stuck)
+    async with asyncio.timeout(60):
+        await supervisor.run()
 
 
 async def test_a_worker_that_runs_again_before_it_would_be_killed_is_left_alone(

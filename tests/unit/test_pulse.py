@@ -23,6 +23,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def signs(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Pulse]]:
     reading, writing = os.pipe()
+    os.set_inheritable(writing, True)  # as a supervisor gives it
     monkeypatch.setenv(PULSE, str(writing))
     yield reading, Pulse()
     for end in (reading, writing):
@@ -60,7 +61,7 @@ def test_signs_that_are_not_read_keep_no_worker_waiting_and_their_file_is_its_se
     _, pulse = signs
     for _ in range(100_000):  # more than a pipe holds
         pulse.beat()
-    assert PULSE not in os.environ
+    assert PULSE not in os.environ and not os.get_inheritable(pulse._to or -1)
     Pulse().beat()  # without a supervisor
 
 
