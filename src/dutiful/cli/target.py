@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -17,9 +17,11 @@ from dutiful.app import Dutiful
 from dutiful.client.client import Client
 from dutiful.core.errors import UsageError
 from dutiful.core.principal import Origin, Principal
-from dutiful.operator import Operator, os_user
 from dutiful.settings import named_app
 from dutiful.store import Store
+
+if TYPE_CHECKING:  # a worker does without it, and would hold it for as long as it runs
+    from dutiful.operator import Operator
 
 T = TypeVar("T")
 SQLITE = "sqlite:///"
@@ -69,7 +71,7 @@ def run(ctx: typer.Context, work: Callable[[Client], Coroutine[Any, Any, T]]) ->
 
 def operate(
     ctx: typer.Context,
-    work: Callable[[Operator], Coroutine[Any, Any, T]],
+    work: Callable[["Operator"], Coroutine[Any, Any, T]],
     tenant: str | None = None,
     *,
     makes_file: bool = False,
@@ -78,12 +80,16 @@ def operate(
 
     `makes_file` creates a missing SQLite file, because the command may be the first one in a new folder.
     """
+    from dutiful.operator import Operator
+
     app = target(ctx).any_app()
     user, rules, policies = this_user(tenant), app.alert_rules(), app.breaker_policies()
     return _open(app, lambda client: work(Operator(client, user, app.kinds, rules, policies)), makes_file)
 
 
 def this_user(tenant: str | None = None) -> Principal:
+    from dutiful.operator import os_user
+
     return Principal(name=os_user(), tenant=tenant, origin=Origin.CLI)
 
 
