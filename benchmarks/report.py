@@ -239,8 +239,10 @@ def _ranked(headline: Metric, rows: Mapping[str, Mapping[str, float]]) -> list[s
 def _advantage(headline: Metric, subject: str, peer: str, rows: Mapping[str, Mapping[str, float]]) -> str:
     if peer == subject or subject not in rows:
         return ""
-    ours, theirs = rows[subject][headline.key], rows[peer][headline.key]
-    return f"{ours / theirs if headline.higher_is_better else theirs / ours:.2f}x"
+    better, worse = rows[subject][headline.key], rows[peer][headline.key]
+    if not headline.higher_is_better:
+        better, worse = worse, better
+    return f"{better / worse:.2f}x" if worse else ""  # in a short run, a slow system may end no job
 
 
 def _number(value: float | None) -> str:

@@ -47,6 +47,11 @@ def test_a_scenario_of_few_metrics_has_a_row_a_system() -> None:
     assert rows[1:] == [["dutiful", "30.00", "1.00", ""], ["raw", "20.00", "2.00", "1.50x"]]
 
 
+def test_a_system_that_ended_no_job_is_shown_without_a_comparison() -> None:
+    rows = shown(scenario_of(2), sample("dutiful", 30, 1), sample("raw", 0, 2))
+    assert rows[2] == ["raw", "0.00", "2.00", ""]
+
+
 def test_a_scenario_of_many_metrics_has_a_row_a_metric() -> None:
     rows = shown(scenario_of(20), sample("dutiful", *range(30, 50)), sample("raw", *range(20, 40)))
     assert rows[:2] == [["metric", "dutiful", "raw"], ["figure number 0", "30.00", "20.00"]]
