@@ -226,6 +226,7 @@ async def test_a_signed_body_that_is_no_push_is_refused(host: Host, body: bytes,
         ({"dashboard_html": "{{ 'x' * 5_000_000 }}"}, "over 4,000,000 bytes"),
         ({"dashboard_html": "{{ ('x' * 10 ** 10) | length }}"}, "MemoryError"),
         ({"dashboard_html": "{{ '\\ud800' }}"}, "UnicodeEncodeError"),
+        ({"dashboard_html": "{{ ''.__class__.__mro__ }}"}, "SecurityError"),
     ],
 )
 async def test_a_template_that_cannot_be_rendered_changes_no_dashboard(
