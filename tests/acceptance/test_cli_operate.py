@@ -40,13 +40,15 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def start_worker(store: Store, kinds: list[str], locks: LockMode | None = None) -> None:
+async def start_worker(store: Store, kinds: list[str], locks: LockMode | None = None, leads: bool = False) -> None:
     """A worker that is alive as long as this process is."""
     worker = WorkerRecord(
         id=uuid4(), name="w1", host=socket.gethostname(), pid=os.getpid(), started_at=now(), seen_at=now(),
         lanes={"general": LaneRecord(slots=5, queues=("default",), busy=1)}, kinds=kinds,
         locks=locks,
     )  # fmt: skip
+    if leads:
+        await store.leadership.survey(worker.id, timedelta(minutes=1))
     await store.workers.heartbeat(worker, timedelta(minutes=5))
 
 
@@ -186,16 +188,18 @@ async def test_doctor_warns_of_what_waits_for_services_that_no_worker_runs(proje
     assert "waited for their seal for 6m" in old.out
 
 
-async def test_doctor_finds_events_that_live_workers_do_not_seal(project: Project, store: Store) -> None:
+async def test_doctor_finds_events_that_a_worker_that_leads_does_not_seal(project: Project, store: Store) -> None:
     await store.audit.append([old_event()])
     await start_worker(store, ["greet"])
+    assert "though a worker leads" not in project.run("doctor").out, "the sealer is not at fault"
+    await start_worker(store, ["greet"], leads=True)
 
     answer = project.run("doctor")
 
     assert answer.code == 1
     [problem] = [line for line in answer.out.splitlines() if line.startswith("problem:")]
     assert "waited for their seal" in problem
-    assert "though workers are alive" in problem
+    assert "though a worker leads" in problem
     assert "group worker" in answer.out
 
 

@@ -350,10 +350,10 @@ def _trail(unsealed: Iterable[AuditEvent], fleet: FleetState, moment: datetime) 
     for oldest in unsealed:
         waited = moment - oldest.at
         what = f"audit events have waited for their seal for {brief(waited)}"
-        if fleet.leaders and waited > LATE:
+        if any(worker.leading for worker in fleet.leaders) and waited > LATE:
             yield Finding(
                 Level.PROBLEM,
-                f"{what}, though workers are alive",
+                f"{what}, though a worker leads",
                 "check their logs for the sealer; if tenants are on, let workers log in as a role of the group "
                 "worker (`dutiful tenants status`), and restart them",
             )
