@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import os
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
+from uuid import UUID
 
 import apsw
 import pytest
@@ -18,6 +21,7 @@ from dutiful.core.events import EventType
 from dutiful.kind import Handle
 from dutiful.observe.measure import measure
 from dutiful.worker import Worker
+from dutiful.worker.slots import Slots
 
 ONCE = Retry(max_attempts=1)
 
@@ -63,6 +67,10 @@ async def one_slot(app: Dutiful, **settings: Any) -> AsyncIterator[Worker]:
 
 async def outcomes(app: Dutiful, job: Handle[Any]) -> list[str]:
     return [attempt.outcome for attempt in await (await app.client()).store.queries.attempts(job.id)]
+
+
+async def is_running(job: Handle[Any]) -> bool:
+    return (await job.record()).state is State.RUNNING
 
 
 async def linger(app: Dutiful, number: int) -> None:
@@ -435,6 +443,49 @@ async def test_a_handler_that_returns_before_its_worker_knows_of_the_cancel_is_c
         records = [await final(app, job) for job in jobs]
     assert [(record.state, record.result) for record in records] == [(State.CANCELLED, None)] * 2
     assert states(await phases_of(app, jobs[0])) == {"first": "cancelled"}
+
+
+@pytest.mark.req("J47")
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_handler_that_cleans_up_after_a_cancel_is_not_interrupted_again(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+) -> None:
+    cleans, cleaned, requests = threading.Event(), threading.Event(), 0
+    enough, ask = asyncio.Event(), Slots.cancel
+
+    def asked(slots: Slots, job_id: UUID) -> None:
+        nonlocal requests
+        ask(slots, job_id)
+        requests += cleans.is_set()
+        if requests == 3:
+            enough.set()
+
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleans.set()
+            await enough.wait()
+            cleaned.set()
+
+    def tidy_thread() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            cleans.set()
+            while not enough.is_set():
+                time.sleep(0.01)
+            cleaned.set()
+
+    monkeypatch.setattr(Slots, "cancel", asked)
+    kind = app.job(tidy_thread if in_thread else tidy)
+    async with one_slot(app, cancel_grace="1m"):
+        job = await kind.enqueue()
+        await eventually(lambda: is_running(job))
+        assert await job.cancel("not wanted")
+        record = await final(app, job)
+    assert record.state is State.CANCELLED and cleaned.is_set()
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)

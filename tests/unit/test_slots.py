@@ -37,18 +37,52 @@ def begin(slots: Slots, number: int = 1, timeout: float | None = 60, **fields: A
     return slot, reasons
 
 
-def test_a_job_is_late_from_its_deadline_on_and_asked_again_after_a_while(slots: Slots, clock: MovingClock) -> None:
+def test_a_job_is_late_from_its_deadline_on_and_asked_again_when_its_time_to_stop_is_over(
+    slots: Slots, clock: MovingClock
+) -> None:
     slot, reasons = begin(slots)
     clock.now += 59.999
     slots.stop_overdue()
     assert reasons == []
     clock.now += 0.001
+    slots.stop_overdue()
+    assert reasons == [StopReason.TIMEOUT] and slot.stop is StopReason.TIMEOUT
+    for _ in range(2):
+        clock.now += REPEAT_STOP
+        slots.stop_overdue()
+    assert reasons == [StopReason.TIMEOUT], "it cleans up"
+    slot.abandoned = True
     for _ in range(2):
         slots.stop_overdue()
-    assert reasons == [StopReason.TIMEOUT] and slot.stop is StopReason.TIMEOUT
+    assert reasons == [StopReason.TIMEOUT] * 2
     clock.now += REPEAT_STOP
     slots.stop_overdue()
-    assert reasons == [StopReason.TIMEOUT] * 2
+    assert reasons == [StopReason.TIMEOUT] * 3
+
+
+@pytest.mark.parametrize("first", [StopReason.CANCEL, StopReason.LOST, StopReason.TIMEOUT])
+def test_a_handler_that_cleans_up_is_asked_again_by_nothing_but_a_shutdown_once(
+    slots: Slots, clock: MovingClock, first: StopReason
+) -> None:
+    slot, reasons = begin(slots)
+    for reason in (first, first, StopReason.CANCEL, StopReason.TIMEOUT, StopReason.LOST):
+        slot.request_stop(reason)
+        clock.now += REPEAT_STOP
+    assert reasons == [first]
+    for _ in range(2):
+        slots.stop_all()
+    assert reasons == [first] * 2
+
+
+def test_a_reason_that_takes_the_place_of_a_phases_timeout_is_a_new_one(slots: Slots) -> None:
+    slot, reasons = begin(slots)
+    slot.limit_to(timedelta(seconds=1))
+    slot.request_stop(StopReason.TIMEOUT)
+    slots.cancel(new_claim(1).job_id)
+    slot.clear_phase_timeout()
+    for _ in range(2):
+        slots.cancel(new_claim(1).job_id)
+    assert reasons == [StopReason.TIMEOUT, StopReason.CANCEL]
 
 
 def test_the_first_reason_to_stop_holds(slots: Slots) -> None:

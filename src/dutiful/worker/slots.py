@@ -19,7 +19,7 @@ from dutiful.core.states import State
 from dutiful.kind import Kind, Mode, Phase
 from dutiful.worker.counters import Timing
 
-REPEAT_STOP = 1.0  # seconds after which a handler that runs past its deadline is asked to stop once more
+REPEAT_STOP = 1.0  # seconds after which a handler that had its time to stop is asked once more
 
 
 class StopReason(Enum):
@@ -214,14 +214,22 @@ class Slot:
             interrupt(self.stop)
 
     def request_stop(self, reason: StopReason) -> None:
-        """Asks the handler to stop; the first reason holds, later calls ask again."""
+        """Asks the handler to stop; the first reason holds.
+
+        It is not asked again while it has time to clean up, because that would interrupt what it does in `finally`.
+        """
         if self.claim is None or self.task is None:
             return
+        now, has_to_end = time.monotonic(), reason is StopReason.SHUTDOWN
         if self.stop is None:
-            self.stop, self.stop_since = reason, time.monotonic()
-        elif reason is not self.stop:
-            self.later_stop = reason
-        self.stop_requested_at = time.monotonic()
+            self.stop, self.stop_since, self.stop_requested_at = reason, now, 0.0
+        else:
+            has_to_end = has_to_end and reason not in (self.stop, self.later_stop)
+            if reason is not self.stop:
+                self.later_stop = reason
+        if self.stop_requested_at >= self.stop_since and not self.abandoned and not has_to_end:
+            return
+        self.stop_requested_at = now
         if self._interrupt is not None:
             self._interrupt(self.stop)
         else:

@@ -249,6 +249,8 @@ class ThreadPool:
                 return None
             slot.thread = None
             running.cancel()
+            if slot.stop is not None:  # once more: it had its time to clean up, or has caught the first
+                call.interrupt(slot.stop)
             return LingeringHandler(claim, slot.lane, thread)
 
         slot.set_interrupt(call.interrupt, leave)
