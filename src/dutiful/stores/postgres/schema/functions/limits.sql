@@ -148,7 +148,8 @@ begin
         array(select s.job_id from {schema}.limit_slot s where s.name = any (v_other) and s.started_at is null),
         v_other, v_now);
     if v_gained = '{}' then return true; end if;
-    -- So is what is ready of kinds that have a new limit. It waits for a claim that is under way, because what that takes runs, and counts.
+    -- So is what is ready of kinds that have a new limit. It waits for a claim that is under way, because what that takes
+    -- runs, and counts.
     with back as (
         delete from {schema}.ready r where r.kind = any (v_gained) returning r.*
     ), moved as (
