@@ -61,6 +61,7 @@ UNLIMITED = 2**31  # tries of a message: the attempts of its job are counted in 
 LONGEST_NAME = 200  # of a message
 # What Redis says of a message whose keys hold something else than Arq expects: Arq would end, again and again.
 UNUSABLE = ("WRONGTYPE", "not an integer", "would overflow")
+_CLOSING = "dutiful_closing"  # in the context of an Arq worker that hands over no more messages
 _PREFIXES = (job_key_prefix, retry_key_prefix, in_progress_key_prefix)
 
 
@@ -113,7 +114,6 @@ class ArqIntake:
         while True:
             worker = _ArqWorker(
                 [_function(partial(self.receive, queue))],
-                on_startup=self._on_startup(queue),
                 **self._options(queue, redis),
                 handle_signals=False,
             )
@@ -139,21 +139,21 @@ class ArqIntake:
             pause = FIRST_PAUSE if lasted > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
-    def _on_startup(self, queue: str) -> Any:
-        async def started(_: dict[Any, Any]) -> None:
-            self._outages.works(queue)
-
-        return started
+    async def _started(self, queue: str, _: dict[Any, Any]) -> None:
+        self._outages.works(queue)
 
     def _options(self, queue: str, redis: ArqRedis) -> dict[str, Any]:
         return {
             **_options(redis),
+            "on_startup": partial(self._started, queue),
             "queue_name": self._backend.names.key(queue),
             "max_jobs": max(slots_of(self._lanes, queue), 1),
         }
 
     async def receive(self, queue: str, ctx: dict[Any, Any], text: str) -> None:
         """Called by Arq with each message of a queue; when it returns, the job is claimed, or need not be."""
+        if _CLOSING in ctx:  # redis kept the cancellation from the task that has read this message
+            raise asyncio.CancelledError
         try:
             job_id = UUID(text)
         except ValueError:
@@ -239,11 +239,9 @@ class _ArqWorker(Arq):
             await self.pool.delete(*(prefix + job_id for prefix in _PREFIXES))
 
     def _log_dropped(self, count: int) -> None:
-        if not count:
-            return
-        self.dropped.warning(
-            "no message", "%d entries of %s in Redis are no messages, and are dropped", count, self.queue_name
-        )
+        if count:
+            text = "%d entries of %s in Redis are no messages, and are dropped"
+            self.dropped.warning("no message", text, count, self.queue_name)
 
     async def heart_beat(self) -> None:
         """Called after each look for messages."""
@@ -277,6 +275,7 @@ _expired = _Expired()
 
 async def _close(worker: Arq) -> None:
     """Gives back the messages in hand. Arq cannot say goodbye to a Redis that is away."""
+    worker.ctx[_CLOSING] = True
     for task in [*worker.tasks.values()]:
         task.cancel()
     await asyncio.gather(*worker.tasks.values(), return_exceptions=True)

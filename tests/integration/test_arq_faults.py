@@ -195,27 +195,35 @@ async def test_many_queues_share_few_connections_also_when_all_of_them_wait(
 
 
 @pytest.mark.parametrize("app_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("command", [b"ZRANGEBYSCORE", b"INCR"], ids=["looking for messages", "reading a message"])
 async def test_a_worker_stops_although_redis_swallows_the_cancellation(
-    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch
+    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch, command: bytes
 ) -> None:
     """As wait_for of Python 3.11 does, which redis uses for its timeouts, when it ends in the same moment."""
+    count, ran = counting(arq_app)
     send = AbstractConnection.send_packed_command
     asking, swallowed = asyncio.Event(), asyncio.Event()
 
-    async def swallowing(self: Any, command: Any, check_health: bool = True) -> None:
-        if not asking.is_set() and b"ZRANGEBYSCORE" in b"".join(command):
+    async def swallowing(self: Any, packed: Any, check_health: bool = True) -> None:
+        if not asking.is_set() and command in b"".join(packed):
             asking.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 swallowed.set()
-        await send(self, command, check_health)
+        await send(self, packed, check_health)
 
-    async with arq_working(arq_app):
-        monkeypatch.setattr(AbstractConnection, "send_packed_command", swallowing)
-        await asyncio.wait_for(asking.wait(), 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(arq_worker, "IN_HAND", 600)
+        async with asyncio.timeout(30), arq_working(arq_app):
+            patched.setattr(AbstractConnection, "send_packed_command", swallowing)
+            job = await count.enqueue(number=1)
+            await asyncio.wait_for(asking.wait(), 30)
 
     assert swallowed.is_set()
+    async with arq_working(arq_app):
+        assert (await final(arq_app, job)).state is State.COMPLETED
+    assert ran == [1]
 
 
 @pytest.mark.req("D34")
