@@ -24,6 +24,7 @@ import uuid_utils.compat
 
 from dutiful.core.errors import StoreUnavailable
 from dutiful.store import Store
+from dutiful.stores.postgres import PostgresStore
 from dutiful.worker.supervisor import WORKER_ID
 
 T = TypeVar("T")
@@ -183,6 +184,21 @@ class Fleet:
         worker = WorkerProcess(self._app, options, {**self._environment, **(environment or {})}, log)
         self.workers.append(worker)
         return worker
+
+    async def doomed(self, store: Store) -> tuple[str, ...]:
+        """The options of workers that are killed soon.
+
+        On Postgres, another one leads, because the term of a killed leader has to end first; it gets no jobs.
+        """
+        if not isinstance(store, PostgresStore):
+            return "--lease", "2s"
+        leader = self.start("--lease", "2s", "--lane", "none=1:no-jobs")
+
+        async def leads() -> bool:
+            return any(worker.leading and worker.id == leader.id for worker in await store.workers.all())
+
+        await until(leads, f"worker process {leader.pid} leads")
+        return "--lease", "2s", "--no-services"
 
     def run(self, *command: str) -> Process:
         """Start another program in the workers' environment, such as a producer."""

@@ -15,8 +15,9 @@ async def test_the_jobs_of_a_killed_batch_are_rescued_and_run_one_at_a_time(stor
     app, calls = batch_jobs.app, tmp_path / "calls"
     app.configure(database_url=address(store))
     async with app, Fleet("batch_jobs:app", address(store), folder=tmp_path, path=Path(__file__).parent) as fleet:
+        doomed = await fleet.doomed(store)
         jobs = await batch_jobs.write.enqueue_many([{"number": n, "folder": str(tmp_path)} for n in range(12)])
-        victim = fleet.start("--lease", "2s")
+        victim = fleet.start(*doomed)
 
         async def called() -> bool:
             return calls.exists() and calls.read_text().endswith("\n")

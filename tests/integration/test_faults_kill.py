@@ -141,7 +141,7 @@ async def survive_kills(
 @pytest.mark.req("L92")
 @pytest.mark.parametrize("backend", ["postgres18"])
 async def test_no_job_is_lost_or_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
-    await survive_kills(store, tmp_path, briefs=10_000, lengthies=20, kills=15, doomed=2, within=120)
+    await survive_kills(store, tmp_path, briefs=4_000, lengthies=10, kills=6, doomed=2, within=120)
 
 
 @pytest.mark.soak

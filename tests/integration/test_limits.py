@@ -397,7 +397,8 @@ async def test_a_limit_holds_while_workers_are_killed(store: Store, tmp_path: Pa
         app,
         Fleet("limit_jobs:app", address(store), folder=tmp_path, path=Path(__file__).parent) as fleet,
     ):
-        workers = [await fleet.start("--lease", "2s").ready(store) for _ in range(2)]
+        doomed = await fleet.doomed(store)
+        workers = [await fleet.start(*doomed).ready(store) for _ in range(2)]
         accounts = ("acme", "zeta")
         jobs = await limit_jobs.call.enqueue_many({"account": accounts[n % 2]} for n in range(60))
 

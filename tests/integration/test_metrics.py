@@ -215,6 +215,7 @@ async def test_an_expired_lease_counts_as_a_lost_attempt(app: Dutiful) -> None:
     @app.job
     async def greet() -> None: ...
 
+    app.configure(lease="2s")  # a third of it passes before anybody is rescued
     job = await greet.enqueue()
     async with app.opened() as client:
         await claim_one(client.store, now=datetime.now(UTC) - timedelta(hours=1), kinds=["greet"])

@@ -323,7 +323,10 @@ async def test_migrate_says_who_locks_a_table(migrated_url: str, monkeypatch: py
             await PostgresStore(migrated_url).migrate(wait=timedelta(seconds=1))
 
 
-async def test_the_script_and_tenants_on_give_up_on_a_locked_table(migrated_url: str) -> None:
+async def test_the_script_and_tenants_on_give_up_on_a_locked_table(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "_SCRIPT_PATIENCE", "200ms")
     store = PostgresStore(migrated_url)
     await store.open()
     with psycopg.connect(migrated_url, application_name="report") as reader:

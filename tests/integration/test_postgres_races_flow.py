@@ -19,7 +19,7 @@ from dutiful.store.claims import ClaimRequest, Completion, QueueLevel
 from dutiful.store.deliveries import Delivered
 from dutiful.store.leadership import Survey
 from dutiful.store.shares import ShareRequest, Take
-from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.postgres import PostgresStore, limits
 from postgres_locks import after_a_wait, not_blocked
 from suite.builders import (
     ADA,
@@ -208,8 +208,9 @@ async def test_a_start_counts_of_a_job_that_runs_and_ends_while_an_admission_loo
 
 
 async def test_a_job_that_is_being_claimed_counts_for_the_limit_that_its_kind_gets(
-    store: PostgresStore, other: Any, pg18_url: str
+    store: PostgresStore, other: Any, pg18_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "OPEN_AT_MOST", 0.1)
     jobs = [keyed("acme") for _ in range(2)]
     await enqueue(store, *jobs)
     assert len(await other.fetch(CLAIM_ONE, ADA, [KIND], T0)) == 1

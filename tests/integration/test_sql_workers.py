@@ -106,7 +106,7 @@ async def test_the_lease_of_a_session_that_died_is_rescued_and_its_late_outcome_
         lost = session.dequeue_one("nothing", lease=timedelta(seconds=1))
         assert other.dequeue("nothing") == []
         session.connection.close()
-        await started.start().ready(store)
+        await started.start("--lease", "2s").ready(store)
         await until(lambda: _all_final(store, {handle.id}), "the worker has rescued and run it")
 
     assert executions(tmp_path) == [handle.id]

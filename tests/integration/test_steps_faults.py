@@ -79,9 +79,10 @@ async def test_a_step_runs_again_only_if_its_worker_was_killed_before_its_record
     environment = {step_jobs.DIARY: str(diary), step_jobs.KILLS: str(tmp_path)}
     fleet = Fleet("step_jobs:app", url, folder=tmp_path, path=Path(__file__).parent, environment=environment)
     async with step_jobs.app, fleet:
+        doomed = await fleet.doomed(store)
         job = await step_jobs.pay.enqueue()
         for mark in ("before the record", "after the record"):
-            assert await fleet.start("--lease", "2s").ended() == -signal.SIGKILL
+            assert await fleet.start(*doomed).ended() == -signal.SIGKILL
             assert (tmp_path / mark).exists()
         fleet.start("--lease", "2s")
         assert await job.result("60s") == ["reserve", "charge", "mail", "archive"]

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from receivers import SECRET, Call, Receiver, answer, hang, ok, receiving, until
@@ -128,26 +127,20 @@ async def test_a_webhook_is_sent_the_kinds_and_states_that_it_asked_for(app: Dut
 
 
 async def test_a_message_goes_out_at_once_and_not_at_the_next_survey(
-    app: Dutiful, greet: Kind[[str], str], receiver: Receiver
+    app: Dutiful, greet: Kind[[str], str], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asleep, sleep = asyncio.Event(), runner.MaintenanceRunner._sleep
+
+    async def note(self: runner.MaintenanceRunner, seconds: float) -> None:
+        if self.leading:
+            asleep.set()
+            seconds = 3600.0
+        await sleep(self, seconds)
+
+    monkeypatch.setattr(runner.MaintenanceRunner, "_sleep", note)
     async with working(app):
-        ada = await app.operator("ada")
-
-        async def leading() -> bool:
-            return any(worker.leading for worker in await ada.fleet.workers())
-
-        await eventually(leading)
-        asleep, sleep = asyncio.Event(), runner.MaintenanceRunner._sleep
-
-        async def note(self: runner.MaintenanceRunner, seconds: float) -> None:
-            if self.leading:
-                asleep.set()
-                seconds = 3600.0
-            await sleep(self, seconds)
-
-        with patch.object(runner.MaintenanceRunner, "_sleep", note):
-            await asyncio.wait_for(asleep.wait(), 60)  # no other survey comes for an hour
-            await settled(app, await greet.options(webhook=receiver.url).enqueue("now"))
+        await asyncio.wait_for(asleep.wait(), 60)  # no other survey comes for an hour
+        await settled(app, await greet.options(webhook=receiver.url).enqueue("now"))
 
 
 async def test_a_message_is_posted_again_under_the_same_id_until_it_is_taken(
