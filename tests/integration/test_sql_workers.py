@@ -256,6 +256,35 @@ async def test_a_session_keeps_its_worker_id_unless_one_is_given(
     assert ids[0] == ids[1] != ids[2] and ids[3:] == [given, setting]
 
 
+async def test_a_worker_id_that_is_no_uuid_is_refused_with_its_remedy(store: Store, session: Session) -> None:
+    job_id = await enqueue_one(store)
+    session.rows("select set_config('dutiful.worker', 'billing-1', false)")
+
+    with pytest.raises(
+        psycopg.errors.InvalidParameterValue, match=r"dutiful\.worker is no UUID: 'billing-1'"
+    ) as refused:
+        session.dequeue()
+    assert "gen_random_uuid()" in str(refused.value.diag.message_hint)
+
+    assert session.dequeue_one(worker=uuid4())["job_id"] == job_id
+
+
+async def test_a_repeat_of_a_call_that_cancelled_its_job_does_not_seem_to_have_completed_it(
+    store: Store, session: Session
+) -> None:
+    answers = {}
+    for call in ("complete_job(%s, %s)", "fail_job(%s, %s, 'm')", "release_job(%s, %s)"):
+        held = await start_one(store)
+        session.rows("select * from dutiful.cancel(%s, 'no use', null)", held.job_id)
+        answers[call[:4]] = [session.ask(call, held.job_id, held.claim_id) for _ in range(2)]
+
+    assert answers == {
+        "comp": ["cancelled", "lost"],
+        "fail": ["cancelled", "repeated"],
+        "rele": ["cancelled", "repeated"],
+    }
+
+
 async def test_a_pause_holds_for_sessions(store: Store, session: Session) -> None:
     await enqueue_one(store)
     for scope, name in ((PauseScope.LANE, "sql"), (PauseScope.QUEUE, "default"), (PauseScope.KIND, KIND)):

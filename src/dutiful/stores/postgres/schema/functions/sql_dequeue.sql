@@ -10,6 +10,12 @@ create or replace function {schema}.session_worker() returns uuid
 language plpgsql volatile as $$
 declare v_given text := nullif(current_setting('dutiful.worker', true), '');
 begin
+    if not pg_input_is_valid(v_given, 'uuid') then
+        raise exception 'the setting dutiful.worker is no UUID: %', left(quote_literal(v_given), 200)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'set it to one that no other worker has, such as gen_random_uuid(), or reset dutiful.worker, or give '
+                         'p_worker';
+    end if;
     return coalesce(v_given, set_config('dutiful.worker', gen_random_uuid()::text, false))::uuid;
 end $$;
 
@@ -239,7 +245,8 @@ declare
     v_all        text := set_config('dutiful.tenant', '*', true);
     v_now        timestamptz := coalesce(p_now, clock_timestamp());
     v_at         bigint := {schema}.seq_at(v_now);
-    v_worker     uuid := coalesce(p_worker, nullif(current_setting('dutiful.worker', true), '')::uuid,
+    v_worker     uuid := coalesce(p_worker, case when pg_input_is_valid(current_setting('dutiful.worker', true), 'uuid')
+                                                 then current_setting('dutiful.worker')::uuid end,
                                   {schema}.session_worker());
     -- Whose levels are remembered. Tests that give the time may set it back, so nothing is remembered for them.
     v_key        text := case when p_now is null then concat('{schema} ', p_suspects, p_kinds) end;
