@@ -99,3 +99,39 @@ async def test_jobs_that_wait_for_a_key_are_not_read_past(sqlite_path: Path, wai
 
     # The same for any number of jobs that wait.
     assert {name: steps for name, steps in costs.items() if steps > 2_500} == {}
+
+
+async def test_new_and_changed_limits_block_all_ready_jobs_in_as_few_statements_as_one(sqlite_path: Path) -> None:
+    """All writers wait meanwhile."""
+    store = SqliteStore(sqlite_path)
+    await store.open()
+    ran = 0
+
+    def count(event: dict[str, Any]) -> None:
+        nonlocal ran
+        ran += 1
+
+    def trace(db: Any) -> None:
+        db.raw.trace_v2(apsw.SQLITE_TRACE_PROFILE, count)
+
+    await store.engine.write(trace)
+
+    async def cost(call: Awaitable[Any]) -> int:
+        nonlocal ran
+        ran = 0
+        await call
+        return ran
+
+    costs = []
+    for kind, jobs in (("one", 1), ("many", 200)):
+        await store.jobs.insert([new_job(kind=kind) for _ in range(jobs)], now=T0)
+        gained = await cost(store.limits.put({kind: [KindLimit(Limit(kind, 300))]}, now=T0))
+        await store.limits.admit(300, now=T0)
+        changed = await cost(store.limits.put({kind: [KindLimit(Limit(kind, 250))]}, now=T0))
+        await store.limits.admit(300, everywhere=True, now=T0)
+        costs.append((gained, changed, await cost(store.limits.choose(kind, 0, now=T0))))
+        assert await claim(store, kinds=[kind]) == []
+    assert await store.queries.check_places() == []
+    await store.close()
+
+    assert costs[0] == costs[1]

@@ -1,6 +1,6 @@
 """Limits in SQLite: which blocked jobs may become ready. The file has one writer, so admissions are made in turn."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
@@ -89,7 +89,7 @@ class SqliteLimits(Subject):
             db.run(SQL["end_holds"], (name,))
         db.run(SQL["choose_limit"], (most, name))
         if _rules(db)[name].limit.most < before.limit.most:
-            _block_admitted(db, name, db.rows(SQL["ready_of_limit"], (name,)), clock(now))
+            _block_admitted(db, name, None, clock(now))
         return True
 
 
@@ -226,7 +226,7 @@ def _put(db: Connection, kinds: Mapping[str, Sequence[KindLimit]], now: int) -> 
     db.run(SQL["delete_holds_of_no_limit"])
     db.many(SQL["delete_starts_of_limit"], [(name,) for name in turned])
     for name in sorted(others):
-        _block_admitted(db, name, db.rows(SQL["ready_of_limit"], (name,)), now)
+        _block_admitted(db, name, None, now)
     gained = {
         kind for kind, its in _by_kind(db).items() if turned & _names(its) or _names(its) - _names(before.get(kind, ()))
     }
@@ -243,31 +243,23 @@ def _names(limits: Sequence[tuple[str, str | None]]) -> set[str]:
 
 def _count_what_is_there(db: Connection, kinds: Sequence[str], now: int) -> None:
     """Blocks ready jobs of kinds that have a new limit, until they are admitted anew; those that run count."""
-    slots, placing = Slots(db, now), placement.Placing(db, placement.blocked_kinds(db), now)
+    slots, given = Slots(db, now), {"kinds": msgspec.json.encode(kinds).decode(), "now": now}
+    for statement in ("delete_open_slots_of_ready", "block_ready_of_kinds", "delete_ready_of_kinds"):
+        db.run(SQL[statement], given)
     for kind in kinds:
-        ready = [job_id for (job_id,) in db.rows(SQL["ready_of_kind"], (kind,))]
-        _block(db, placing, ready)
-        db.many(SQL["delete_open_slots_of_job"], [(job_id,) for job_id in ready])
         for job_id, claimed_at in db.rows(SQL["running_of_kind"], (kind,)):
             slots.count_running(job_id, claimed_at)
-    placing.write()
 
 
-def _block(db: Connection, placing: placement.Placing, ready: Sequence[bytes]) -> None:
-    """Blocks ready jobs until they are admitted; they keep their positions."""
-    for job_id in ready:
-        seq, *carried = db.rows(SQL["ready_row"], (job_id,))[0]
-        db.run(SQL["delete_ready"], (job_id,))
-        placing.add(job_id, Carried(*carried), None, seq)
+def _block_admitted(db: Connection, name: str, key: str | None, now: int) -> None:
+    """Blocks ready jobs that a limit has admitted, of one key or of all, until they are admitted anew.
 
-
-def _block_admitted(db: Connection, name: str, jobs: Iterable[tuple[bytes, str]], now: int) -> None:
-    """Blocks ready jobs that a limit has admitted, each with its key, until they are admitted anew."""
-    placing, found = placement.Placing(db, placement.blocked_kinds(db), now), list(jobs)
-    _block(db, placing, [job_id for job_id, _ in found])
-    placing.write()
-    for job_id, key in found:
-        db.run(SQL["wait_for_limit"], {"gate": gate_of(name, key), "job": job_id, "now": now})
+    They keep their positions. In few statements, because all writers wait meanwhile.
+    """
+    keys = [key] if key is not None else [found for (found,) in db.rows(SQL["keys_of_admitted"], (name,))]
+    at = [{"name": name, "key": one, "gate": gate_of(name, one), "now": now} for one in keys]
+    db.many(SQL["block_ready_with_slot"], at)
+    db.many(SQL["delete_blocked_ready"], at)
 
 
 def _hold(db: Connection, waits: Mapping[UUID, timedelta], now: int) -> None:
@@ -275,7 +267,7 @@ def _hold(db: Connection, waits: Mapping[UUID, timedelta], now: int) -> None:
     for job, wait in waits.items():
         for name, key in slots.keys_with_feedback(job.bytes):
             db.run(SQL["put_hold"], (name, key, now + span(wait)))
-            _block_admitted(db, name, db.rows(SQL["ready_with_slot"], (name, key)), now)
+            _block_admitted(db, name, key, now)
 
 
 def _admit(db: Connection, limit: int, everywhere: bool, ended: Sequence[bytes] | None, now: int) -> Admission:

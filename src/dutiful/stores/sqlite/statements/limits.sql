@@ -37,8 +37,9 @@ DELETE FROM dutiful_limit_slot WHERE name NOT IN (SELECT name FROM dutiful_limit
 -- name: delete_starts_of_limit
 DELETE FROM dutiful_limit_slot WHERE name = ? AND started_at IS NOT NULL;
 
--- name: delete_open_slots_of_job
-DELETE FROM dutiful_limit_slot WHERE job_id = ? AND started_at IS NULL;
+-- name: delete_open_slots_of_ready
+DELETE FROM dutiful_limit_slot
+WHERE started_at IS NULL AND job_id IN (SELECT r.job_id FROM dutiful_ready r WHERE r.kind IN (SELECT value FROM json_each(:kinds)));
 
 -- name: delete_holds_of_no_limit
 DELETE FROM dutiful_limit_hold WHERE name NOT IN (SELECT name FROM dutiful_limit_rule WHERE feedback);
@@ -62,17 +63,28 @@ DELETE FROM dutiful_limit_hold WHERE until <= ? RETURNING name, key;
 -- name: end_holds
 DELETE FROM dutiful_limit_hold WHERE name = ?;
 
--- name: ready_with_slot
-SELECT s.job_id, s.key FROM dutiful_limit_slot s
-WHERE s.name = ? AND s.key = ? AND s.started_at IS NULL
-  AND EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
+-- name: keys_of_admitted
+SELECT DISTINCT key FROM dutiful_limit_slot WHERE name = ? AND started_at IS NULL;
 
--- name: ready_of_limit
-SELECT s.job_id, s.key FROM dutiful_limit_slot s
-WHERE s.name = ? AND s.started_at IS NULL AND EXISTS (SELECT 1 FROM dutiful_ready r WHERE r.job_id = s.job_id);
+-- name: block_ready_with_slot
+INSERT INTO dutiful_blocked (job_id, gate, key, since, seq, {carried_columns})
+SELECT job_id, 'limit', :gate, :now, seq, {carried_columns} FROM dutiful_ready
+WHERE job_id IN (SELECT s.job_id FROM dutiful_limit_slot s WHERE s.name = :name AND s.key = :key AND s.started_at IS NULL)
+  AND kind IN (SELECT k.kind FROM dutiful_limit_kind k WHERE k.name = :name)
+ON CONFLICT DO NOTHING;
 
--- name: ready_of_kind
-SELECT job_id FROM dutiful_ready WHERE kind = ?;
+-- name: delete_blocked_ready
+DELETE FROM dutiful_ready
+WHERE job_id IN (SELECT s.job_id FROM dutiful_limit_slot s WHERE s.name = :name AND s.key = :key AND s.started_at IS NULL)
+  AND EXISTS (SELECT 1 FROM dutiful_blocked b WHERE b.job_id = dutiful_ready.job_id);
+
+-- name: block_ready_of_kinds
+INSERT INTO dutiful_blocked (job_id, gate, key, since, seq, {carried_columns})
+SELECT job_id, 'paused', kind, :now, seq, {carried_columns} FROM dutiful_ready
+WHERE kind IN (SELECT value FROM json_each(:kinds));
+
+-- name: delete_ready_of_kinds
+DELETE FROM dutiful_ready WHERE kind IN (SELECT value FROM json_each(:kinds));
 
 -- name: running_of_kind
 SELECT l.job_id, l.claimed_at FROM dutiful_lease l
