@@ -11,7 +11,7 @@ import pytest
 from receivers import SECRET, ok, receiving
 from running_workers import eventually, final
 
-from dutiful import Dutiful, Inject, ShutdownTimeout, State, StoreUnavailable, UsageError
+from dutiful import Concurrency, Dutiful, Inject, ShutdownTimeout, State, StoreBusy, StoreUnavailable, UsageError
 from dutiful.core.job import Claim
 from dutiful.store.claims import ClaimRequest
 from dutiful.worker import worker as worker_module
@@ -58,6 +58,29 @@ async def test_bad_settings_are_refused_before_anything_is_opened(sqlite_path: A
     with pytest.raises(UsageError, match=r"stale_after is 3:00:00, longer than retention"):
         await app.embedded().open()
     assert not sqlite_path.exists()
+
+
+async def test_it_opens_although_another_transaction_holds_the_limits_for_longer_than_a_call_waits(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(concurrency=Concurrency(1))
+    async def double(n: int) -> int:
+        return 2 * n
+
+    busy = [StoreBusy("the database made this wait too long for another transaction; try again")]
+    async with app:
+        limits = (await app.client()).store.limits
+        put = limits.put
+
+        async def busy_once(*args: Any, **rest: Any) -> None:
+            if busy:
+                raise busy.pop()
+            await put(*args, **rest)
+
+        monkeypatch.setattr(limits, "put", busy_once)
+        async with app.embedded():
+            assert not busy
+            assert await (await double.enqueue(4)).result("20s") == 8
 
 
 @pytest.mark.req("J12", "J13", "J14", "J23")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from types import EllipsisType
 from typing import TypeVar
 
 from dutiful.core.errors import StoreAway, StoreBusy
@@ -15,10 +16,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
 
 
 class StartLimit:
-    """The time that a worker may wait for the store until it has started; None: without limit."""
+    """The time that a worker may wait for the store until it has started; None: without limit.
 
-    def __init__(self, timeout: timedelta | None) -> None:
-        self._end = None if timeout is None else time.monotonic() + timeout.total_seconds()
+    `busy`, if given, is for a lock that another transaction holds: it ends by itself, and a store that is away may not.
+    """
+
+    def __init__(self, timeout: timedelta | None, *, busy: timedelta | EllipsisType | None = ...) -> None:
+        self._end = _after(timeout)
+        self._end_busy = self._end if busy is ... else _after(busy)
 
     async def wait_for(
         self, start: Callable[[], Awaitable[T]], outages: OutageLog, stopping: asyncio.Event | None = None
@@ -37,7 +42,8 @@ class StartLimit:
                 outages.works("start")
                 return started
             except (StoreAway, StoreBusy) as error:
-                if self._end is not None and time.monotonic() + pause > self._end:
+                end = self._end_busy if isinstance(error, StoreBusy) else self._end
+                if end is not None and time.monotonic() + pause > end:
                     raise
                 outages.failed("start", error)
             if stopping is None:
@@ -47,3 +53,7 @@ class StartLimit:
                     await asyncio.wait_for(stopping.wait(), pause)
                     return None
             pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _after(timeout: timedelta | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout.total_seconds()

@@ -79,7 +79,8 @@ class Worker:
     async def run(self, limit: StartLimit | None = None) -> None:
         """Works until stop() or abort(); ShutdownTimeout if handlers were interrupted or outcomes not stored.
 
-        While it starts, it waits for a store that is away within `limit`, or not at all.
+        While it starts, it waits for a store that is away within `limit`, or not at all; for another transaction's lock
+        in any case.
         """
         async with AsyncExitStack() as stack:
             # Log records of every task and thread started from here on name this worker.
@@ -87,7 +88,7 @@ class Worker:
             parts = self._parts = await assemble(stack, self._config, self._slots)
             self.lanes = parts.lanes
             try:
-                start = limit or StartLimit(timedelta(0))
+                start = limit or StartLimit(timedelta(0), busy=self._config.settings.startup_timeout)
                 if await start.wait_for(partial(self._start, parts), self._config.outages, self._stopping):
                     with closing(parts.renewal):
                         await self._work(parts)
