@@ -94,7 +94,8 @@ def read_timeout(value: Duration | None) -> timedelta | None:
 
 def whole_number(value: Any, name: str, least: int, most: int = MAX_INT, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"{name} {value!r:.80} must be a whole number from {least}{hint}")
+        bound = f" to {most:,}" if most == MAX_INT and isinstance(value, int) and value > most else ""
+        raise UsageError(f"{name} {value!r:.80} must be a whole number from {least}{bound}{hint}")
     return value
 
 

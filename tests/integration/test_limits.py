@@ -339,6 +339,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_its_remedy(tmp_path: Path) 
     refused: list[tuple[dict[str, Any], str]] = [
         ({"concurrency": 5}, r"concurrency 5 must be a Concurrency, as in Concurrency\(limit=5\)"),
         ({"concurrency": Concurrency(0)}, r"concurrency.limit 0 must be a whole number from 1"),
+        ({"concurrency": Concurrency(2**31)}, r"concurrency.limit 2147483648 must be .* from 1 to 2,147,483,647$"),
         ({"concurrency": Concurrency(1, key=7)}, r"concurrency.key"),  # type: ignore[arg-type]
         (
             {"concurrency": Concurrency(1, key="acount")},
