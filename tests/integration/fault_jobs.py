@@ -91,6 +91,13 @@ def seize(ctx: Context) -> None:
     ctypes.PyDLL(None).sleep(3600)
 
 
+@app.job
+def seize_endlessly(ctx: Context) -> None:
+    """The same, for an hour that no timeout ends."""
+    record_start(ctx.job_id)
+    ctypes.PyDLL(None).sleep(3600)
+
+
 @loading.resource
 def model() -> str:
     """Takes long to load, in a call into C that keeps the interpreter lock."""

@@ -136,7 +136,7 @@ async def test_a_job_that_keeps_the_interpreter_is_ended_with_its_worker_by_the_
 
 async def test_a_worker_is_stuck_when_all_its_jobs_are_past_their_timeouts(store: Store) -> None:
     app = Dutiful(watchdog="5s", lease="30s")
-    for kind, timeout in {"short": "2s", "long": "10m", "endless": "never"}.items():
+    for kind, timeout in {"short": "2s", "long": "40s", "longest": "10m", "endless": "never"}.items():
         app.job(name=kind, timeout=timeout)(lambda: None)
 
     async def stuck(*kinds: str, after: float) -> bool:
@@ -148,15 +148,33 @@ async def test_a_worker_is_stuck_when_all_its_jobs_are_past_their_timeouts(store
 
     assert [await stuck("short", after=after) for after in (4, 6, 7)] == [False, False, True]
     # The long one may be what keeps the interpreter, within its time.
-    assert [await stuck("short", "long", after=after) for after in (7, 604, 605)] == [False, False, True]
-    assert not await stuck("short", "endless", after=10_000)
-    assert not await stuck("short", "unknown", after=10_000)
+    assert [await stuck("short", "long", after=after) for after in (7, 44, 45)] == [False, False, True]
+    for other in ("longest", "endless", "unknown"):  # nobody is left to take their jobs over
+        assert [await stuck("short", other, after=after) for after in (64, 65)] == [False, True]
     assert not await stuck(after=10_000), "it has not begun"
     begun = WorkerRecord(
         id=new_id(), name="a", host="b", pid=1, started_at=at(0), seen_at=at(0), lanes={}, kinds=["short"]
     )
     await store.workers.heartbeat(begun, timedelta(minutes=1))
     assert [await _is_stuck(app, store, begun.id, after) for after in (34, 35)] == [False, True]
+
+
+@pytest.mark.req("L59")
+@pytest.mark.parametrize("backend", ["sqlite", "postgres18"], indirect=True)
+async def test_workers_that_calls_without_a_timeout_keep_all_at_once_are_killed_past_their_leases(
+    store: Store, tmp_path: Path
+) -> None:
+    async with fault_jobs.fleet(store, tmp_path, watchdog="1s", lease="2s") as fleet:
+        guilty = [await fault_jobs.app.enqueue("seize_endlessly") for _ in range(2)]
+        supervisor = fleet.start("--processes", "2", "--general", "1")
+
+        async def both_begun() -> bool:
+            return {job.id for job in guilty} <= set(executions(tmp_path))
+
+        await until(both_begun, "each keeps one worker")
+        neighbour = await fault_jobs.app.enqueue("nothing")
+        assert isinstance(await neighbour.result(timeout="60s"), int)
+        assert "a call into C keeps the interpreter lock" in supervisor.output
 
 
 async def test_a_worker_whose_resources_take_long_to_load_is_left_alone(store: Store, tmp_path: Path) -> None:

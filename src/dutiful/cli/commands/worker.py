@@ -253,14 +253,16 @@ async def _supervise(app: Dutiful, processes: int) -> int:
 
 async def _is_stuck(app: Dutiful, store: Store, worker_id: UUID, silent: float) -> bool:
     """Whether it is past the timeouts of all jobs that it holds, or past its leases, so that it holds none."""
-    watchdog = app.settings.watchdog.total_seconds()
+    watchdog, lease = app.settings.watchdog.total_seconds(), app.settings.lease.total_seconds()
     if silent < watchdog:
         return False
     held = await store.claims.held_by(worker_id)
     if not held:
         # One that still opens its resources, as by loading a model, has no leases; its heartbeat comes after.
         begun = any(worker.id == worker_id for worker in await store.workers.all())
-        return begun and silent >= app.settings.lease.total_seconds() + watchdog
+        return begun and silent >= lease + watchdog
+    if silent >= 2 * lease + watchdog:
+        return True  # nobody has taken its jobs over, and nobody ever would if all workers are stuck
     limits = [app.kinds[one.kind].timeout if one.kind in app.kinds else None for one in held]
     # Which of them keeps the interpreter is not known: its call may take as long as its own timeout says. It has
     # claimed nothing since, so each of them has run, or waited here, for longer.
