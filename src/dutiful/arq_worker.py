@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -46,8 +45,7 @@ from dutiful.worker.worker import Worker
 
 log = logging.getLogger("dutiful.delivery")
 IN_HAND = 20.0  # seconds that a message waits here for a free slot; then another worker may have it
-# After a kill, Arq lets others have the messages in hand this much later, and 10 s.
-TIMEOUT = IN_HAND + 10
+TIMEOUT = IN_HAND + 10  # after a kill, Arq lets others have the messages in hand this much later, and 10 s
 POLL_DELAY = 0.1
 LOOK_FOR_QUEUES = 5.0
 CONNECTIONS = 10  # to Redis, however many queues are served
@@ -92,12 +90,14 @@ class ArqIntake:
                     wanted = named | (self._declared if serves_all else set())
                     if serves_all:
                         found = [queue for queue in serving if queue not in wanted]
-                        with suppress(RedisError, OSError, TimeoutError):  # those that take messages report it
+                        try:
                             waiting = await self._backend.names.read_waiting(redis, LOOKED_AT)
                             found = _take_turns(found, [queue for queue in waiting if queue not in wanted])
+                        except Exception as error:  # without this loop, nothing would be taken any more
+                            if not isinstance(error, RedisError | OSError):  # those that take messages report these
+                                self._outages.failed("a look for queues", error, log)
                         for queue in serving.keys() - wanted - {*found}:
-                            # Not cancelled, because it may be in the middle of an exchange with Redis.
-                            self._left.add(queue)
+                            self._left.add(queue)  # not cancelled: it may be in the middle of an exchange with Redis
                             del serving[queue]
                         wanted |= {*found}
                         self._left -= wanted

@@ -2,12 +2,14 @@
 
 import json
 import pickle
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis.asyncio
 from arq_workers import arq_app, arq_working
+from redis.asyncio.connection import AbstractConnection
 from running_workers import eventually
 
 from dutiful import Dutiful
@@ -91,6 +93,46 @@ async def test_keys_of_redis_that_hold_something_else_are_dropped_and_stop_no_de
     lines = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert len(lines) < 10 and max(map(len, lines)) < 1_000
     assert not any("away" in line for line in lines), "Redis answers"
+
+
+async def test_answers_of_other_types_end_neither_the_worker_nor_a_delivery(
+    arq_app: Dutiful, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of something else than Redis, or of a proxy that mixes answers up."""
+    ask, answered = AbstractConnection.read_response, Counter[bytes]()
+    odd: dict[bytes, list[Any]] = {b"SRANDMEMBER": [7, b"found", None], b"ZADD": [b"many", [], {}]}
+    asked: list[bytes] = []
+    send = AbstractConnection.send_packed_command
+
+    async def note(self: Any, command: Any, *args: Any, **options: Any) -> None:
+        asked[:] = [name for name in odd if name in b"".join(command)]
+        await send(self, command, *args, **options)
+
+    async def mistake(self: Any, *args: Any, **options: Any) -> Any:
+        answer = await ask(self, *args, **options)
+        for name in asked:
+            if odd[name]:
+                answered[name] += 1
+                return odd[name].pop(0)
+        return answer
+
+    @arq_app.job
+    async def harmless(n: int) -> int:
+        return n
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", note)
+    monkeypatch.setattr(AbstractConnection, "read_response", mistake)
+    async with arq_working(arq_app):
+        jobs = [await harmless.options(queue=f"found{n}").enqueue(n=n) for n in range(4)]
+        assert [await job.result("60s") for job in jobs] == [0, 1, 2, 3]
+
+        async def all_given() -> bool:
+            return not any(odd.values())
+
+        await eventually(all_given)
+        assert await (await harmless.options(queue="last").enqueue(n=4)).result("60s") == 4
+    assert answered == {b"SRANDMEMBER": 3, b"ZADD": 3}
+    assert "jobs were not delivered yet" not in caplog.text
 
 
 async def test_a_queue_that_redis_cannot_hold_keeps_no_other_from_delivery(

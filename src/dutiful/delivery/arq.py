@@ -38,6 +38,8 @@ KEPT_MS = 7 * 24 * 3600 * 1000  # a message that no worker has taken by then is 
 # Arq takes messages in the order of their scores, which are times. A better priority is a time further back: all that
 # has it goes before all that has a worse one. Messages of one millisecond go by their names, which begin with ids.
 NO_JOB = "no message"  # in place of an id
+# What reading an answer of another type than that of the question raises, in redis or here.
+_MISREAD = (ValueError, TypeError, AttributeError, LookupError)
 LOWEST_PRIORITY = 1_000
 STEP_MS = 365 * 24 * 3600 * 1000
 
@@ -276,7 +278,7 @@ class ArqBackend:
     async def _asking(self) -> AsyncIterator[ArqRedis]:
         try:
             yield self._redis
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, *_MISREAD) as error:
             raise away(self.address, error) from error
 
 
