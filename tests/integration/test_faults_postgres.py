@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from dutiful.core.states import State
 from dutiful.store import Store
 from dutiful.store.queries import JobFilter
 from dutiful.stores.postgres import PostgresStore
+from dutiful.stores.postgres.engine.connection import VANISHED_AFTER, connect
 from faults import Fleet, until
 from servers import PostgresServer
 
@@ -149,3 +151,14 @@ async def test_workers_recover_from_the_loss_of_any_connection(store: Store, tmp
         assert len(set(runs)) == len(runs), "no worker died and no lease ended, so no job had to run twice"
         assert await store.queries.check_places() == []
     await admin.close()
+
+
+async def test_the_kernel_gives_up_a_server_that_has_vanished(pg18_url: str) -> None:
+    """Its host has lost its power, or a firewall has dropped the connection: nothing tells."""
+    connection = await connect(pg18_url)
+    opened = connection._transport.get_extra_info("socket")
+    assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    for name, value in {"TCP_KEEPIDLE": VANISHED_AFTER, "TCP_USER_TIMEOUT": VANISHED_AFTER * 1000}.items():
+        if hasattr(socket, name):
+            assert opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
+    await connection.close()

@@ -5,13 +5,13 @@ then, and for a client to read its answer.
 """
 
 import asyncio
-import socket
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dutiful.concurrency.vanished import notice_vanished
 from dutiful.web.limits import bucket_of
 
 HEAD_TIME = 15.0  # for the first line and the headers, since the connection is free
@@ -19,8 +19,7 @@ BODY_TIME = 15.0  # for the rest; operations wait for less
 MOST = 1_000
 SPARE = 100  # files that are left for the database, logs and so on
 _EARLY = 0.01  # a timer may be early by the resolution of the clock
-# The kernel asks a client that is silent for a minute, and gives up one that does not acknowledge for a minute.
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 60_000}
+VANISHED_AFTER = 60  # seconds in which a client acknowledges nothing
 
 
 class Connection(H11Protocol):
@@ -35,7 +34,7 @@ class Connection(H11Protocol):
         self.free_since = self.loop.time()
         self._unread = 0  # bytes at the last check
         self._check_after(HEAD_TIME)
-        _detect_vanished(transport)
+        notice_vanished(transport, VANISHED_AFTER)
         make_room(self.connections, most())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -103,13 +102,3 @@ def most() -> int:
         return MOST
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, files - SPARE))
-
-
-def _detect_vanished(transport: asyncio.Transport) -> None:
-    connection = transport.get_extra_info("socket")
-    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if hasattr(socket, name):  # as far as this system has them
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

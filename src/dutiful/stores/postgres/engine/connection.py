@@ -8,11 +8,13 @@ from typing import Any
 
 import asyncpg
 
+from dutiful.concurrency.vanished import notice_vanished
 from dutiful.core.errors import DataRefused, DutifulError, SchemaMismatch, StoreAway, StoreBusy, StoreUnavailable
 from dutiful.core.redaction.redact import redact
 from dutiful.stores.database_url import redacted_url
 from dutiful.stores.postgres.engine.pool import Pool
 
+VANISHED_AFTER = 20  # seconds in which a server acknowledges nothing
 # All that a driver's call may raise; a connection that ends during the call may show as an internal error.
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -85,13 +87,17 @@ def translate(error: BaseException, url: str) -> DutifulError:
 
 async def connect(dsn: str, *, pooled: bool = False, timeout: float = 10, command_timeout: float | None = None) -> Any:
     """Opens a connection; no statement of this library leaves state in its session."""
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         dsn,
         timeout=timeout,
         command_timeout=command_timeout,
         statement_cache_size=0 if pooled else 100,
         server_settings={"application_name": "dutiful"},
     )
+    # One that answers late acknowledges what it is asked; one that has vanished would be waited for as long as for the
+    # longest statement.
+    notice_vanished(connection._transport, VANISHED_AFTER)
+    return connection
 
 
 async def behind_pooler(connection: Any) -> bool:
