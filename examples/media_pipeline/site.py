@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Response
-from pydantic import BaseModel, Field
+from fastapi import HTTPException, Response
+from pydantic import Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse
 from starlette.routing import Route
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from dutiful import JobNotFound
 from dutiful.web import EventsEndpoint, Subscription
+from examples.bodies import Body, new_api
 from examples.guarding import Guarded
 from examples.media_pipeline.queue import JobQueue
 from examples.media_pipeline.service import order
@@ -22,7 +23,7 @@ from examples.media_pipeline.service import order
 HERE = Path(__file__).parent
 
 
-class Order(BaseModel):
+class Order(Body):
     """A request for a job: a file by its name, perhaps later."""
 
     file: str
@@ -31,7 +32,7 @@ class Order(BaseModel):
 
 def site(queue: JobQueue, origin: str, files: Sequence[str]) -> ASGIApp:
     """Accepts names of files, not URLs, because a server must not fetch arbitrary URLs."""
-    api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    api = new_api(docs_url=None, redoc_url=None, openapi_url=None)
 
     @api.get("/jobs")
     async def jobs() -> Response:

@@ -140,8 +140,7 @@ async function decide(event, id) {
   const act = event.submitter.value;
   await doing(event.submitter, async () => {
     if (act === "reprocess" && sender !== undefined) {
-      const {payload} = await ask(`${ADMIN}/dlq/${id}/`);
-      await ask(`/site/mail/${payload.external_message_id}/repair`, "POST", {sender, subject});
+      await ask(`/site/dlq/${id}/repair`, "POST", {sender, subject});
     }
     await ask(`${ADMIN}/dlq/${id}/${act}/`, "POST", {notes});
   });

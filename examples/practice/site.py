@@ -12,14 +12,15 @@ from uuid import uuid4
 
 import httpx2
 from fastapi import FastAPI, HTTPException, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from dutiful import Dutiful, Role
+from dutiful import DeadLetter, Dutiful, MalformedId, ReviewState, Role
 from dutiful.web import create_app
+from examples.bodies import Body, Line, new_api
 from examples.guarding import Guarded
 from examples.practice.audit_names import audit_name
 from examples.practice.firms import Firm, Firms
@@ -33,25 +34,27 @@ from examples.practice.users import COOKIE, Sessions, User
 
 HERE = Path(__file__).parent
 ADMIN = "/api/jobs/admin"
+REPAIRABLE = "email_ingestion_parse"
+OPEN = (ReviewState.PENDING_REVIEW, ReviewState.ACKNOWLEDGED)
 Json = dict[str, Any]
 
 
-class SignIn(BaseModel):
+class SignIn(Body):
     name: str = Field(max_length=100)
     password: str = Field(max_length=200)
 
 
-class Letter(BaseModel):
+class Letter(Body):
     """A message from a client of the firm."""
 
-    sender: str = Field(pattern=r"^[^@\s<>]{1,60}@[^@\s<>]{1,60}$")
-    subject: str = Field(min_length=1, max_length=100, pattern=r"^[^\r\n]+$")
+    sender: str = Field(pattern=r"^[^@\s<>\p{Cc}]{1,60}@[^@\s<>\p{Cc}]{1,60}$")
+    subject: Line = Field(max_length=100)
     damaged: bool = False  # as it arrives when a mail program has lost its head
 
 
 def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
     sessions = Sessions(firms)
-    api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    api = new_api(docs_url=None, redoc_url=None, openapi_url=None)
 
     def mailbox(firm: Firm) -> int:
         connected = firm.one("connections")
@@ -64,6 +67,15 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
         if user is None:
             raise HTTPException(401, "sign in first")
         return user
+
+    async def reviewed(user: User, dlq_id: str) -> DeadLetter:
+        try:
+            found = await app.tenant(str(user.firm_id)).dead_letter(dlq_id)
+        except MalformedId as error:
+            raise HTTPException(422, f"dlq_id: {error}") from error
+        if found is None or found.kind != REPAIRABLE:
+            raise HTTPException(404, "the firm has no dead letter of a message by this id")
+        return found
 
     @api.post("/session")
     def sign_in(asked: SignIn) -> Response:
@@ -102,19 +114,22 @@ def practice_site(app: Dutiful, firms: Firms, addresses: Addresses) -> ASGIApp:
         job = await JobQueue(app, user.firm_id).create("email_ingestion_fetch", payload)
         return {"external_message_id": name, "job_id": str(job.id)}
 
-    @api.post("/mail/{external_id}/repair", status_code=204)
-    def repair(request: Request, external_id: str, letter: Letter) -> None:
+    @api.post("/dlq/{dlq_id}/repair", status_code=204)
+    async def repair(request: Request, dlq_id: str, letter: Letter) -> None:
         """Whoever reviews its dead letter writes down by hand what a damaged message says."""
         user = signed_in(request)
         if user.role is not Role.MANAGER:
             raise HTTPException(403, "messages are repaired by managers who are staff")
-        firm = firms.firm(user.firm_id)
-        connection = mailbox(firm)
-        row = firm.one("message", connection_id=connection, external_id=external_id)
+        dead = await reviewed(user, dlq_id)
+        # The page may be old: another person, or another tab, may have decided meanwhile.
+        if dead.status not in OPEN:
+            raise HTTPException(409, f"the dead letter of this message is {dead.status} already: nothing was written")
+        firm, connection = firms.firm(user.firm_id), dead.payload.get("connection_id")
+        row = firm.one("message", connection_id=connection, external_id=dead.payload.get("external_message_id"))
         if row is None:
-            raise HTTPException(404, f"the firm has no message {external_id:.100}")
+            raise HTTPException(404, "the firm has no such message any more")
         if row["sender"] is not None:
-            raise HTTPException(409, f"message {external_id:.100} has been read already")
+            raise HTTPException(409, "this message has been read already: nothing was written")
         maildir(firm, connection)[row["maildir_key"]] = raw_mail(letter.sender, letter.subject)
 
     admin = create_app(app, authenticate=sessions.principal)

@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 import httpx2
 import msgspec
-from fastapi import FastAPI, HTTPException, Response
-from pydantic import BaseModel, Field, StringConstraints
+from fastapi import HTTPException, Response
+from fastapi import Path as InPath
+from pydantic import Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dutiful import Dutiful, State
+from examples.bodies import Body, Line, new_api
 from examples.guarding import Guarded
 from examples.sports_sites.config import Config
 from examples.sports_sites.jobs import Jobs
@@ -25,10 +27,9 @@ EDITS = 5  # shown
 FOLLOWS = ("integration", "analysis", "elevation")  # of every edit, and a mail to the editor
 PATIENT = 100  # attempts of them: while a service is away, each probe of its breaker is one
 Json = dict[str, Any]
-Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
 
 
-class Edit(BaseModel):
+class Edit(Body):
     name: Line = Field(max_length=80)
     type: Line = Field(max_length=40)
     east: int = Field(ge=0, le=800_000)
@@ -36,13 +37,13 @@ class Edit(BaseModel):
     editor: str = Field(pattern=ADDRESS, max_length=60)
 
 
-class Switch(BaseModel):
+class Switch(Body):
     failing: bool
 
 
 def sports_site(app: Dutiful, config: Config) -> ASGIApp:
     sites, jobs = Sites(config.folder), Jobs(app, "register")
-    api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    api = new_api(docs_url=None, redoc_url=None, openapi_url=None)
 
     @api.get("/api/sites")
     def listed() -> list[Json]:
@@ -104,7 +105,7 @@ def sports_site(app: Dutiful, config: Config) -> ASGIApp:
         return _json({"breakers": breakers, **world})
 
     @api.put("/api/outside/{service}", status_code=204)
-    async def switch(service: str, asked: Switch) -> None:
+    async def switch(service: Annotated[str, InPath(pattern=r"^[a-z-]{1,40}$")], asked: Switch) -> None:
         """Breaks a service, or repairs it."""
         async with httpx2.AsyncClient(timeout=5) as http:
             try:
@@ -112,7 +113,7 @@ def sports_site(app: Dutiful, config: Config) -> ASGIApp:
             except httpx2.HTTPError as error:
                 raise HTTPException(503, f"nothing answers at {config.services}; start it with --world") from error
         if answer.status_code != 204:
-            raise HTTPException(answer.status_code, f"there is no service {service:.40} to switch")
+            raise HTTPException(answer.status_code, f"there is no service {service} to switch")
 
     api.routes.append(Route("/", FileResponse(HERE / "page.html")))
     api.routes.append(Route("/shared.css", FileResponse(HERE.parent / "page.css")))

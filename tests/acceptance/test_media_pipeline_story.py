@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from bad_bodies import check_refusals
 from media import DEADLINE, Service, listening, service
 
 from dutiful import Context
@@ -70,6 +71,7 @@ async def test_the_site_refuses_what_is_none_of_its_business(media: Service) -> 
         order, missing = {"file": "dawn.ppm"}, "01900000-0000-7000-8000-000000000000"
         assert (await http.post("/jobs", json={"file": "../secret"})).status_code == 422
         assert (await http.post("/jobs", json={**order, "delay": -1})).status_code == 422
+        await check_refusals(http, "POST", "/jobs", {**order, "delay": 0})
         assert (await http.get(f"/jobs/{missing}")).status_code == 404
         assert (await http.post(f"/jobs/{missing}/cancel")).status_code == 404
         assert (await http.get("/jobs/nonsense")).status_code == 422

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from bad_bodies import check_refusals
 from practice import HERE, THERE, Practice, desk, practice, until
 
 from dutiful import ClaimLost, ReviewState, State, UsageError
@@ -18,6 +19,7 @@ from dutiful.core.job import NewJob
 from dutiful.core.outcome import Lost
 from dutiful.core.settle import Policy, decide
 from examples.practice.by_hand import ClaimableJob
+from examples.practice.ingestion import maildir
 from examples.practice.queue import JobQueue
 from examples.practice.record import Status
 from examples.practice.sample_data import CONNECTION
@@ -42,29 +44,63 @@ async def test_each_endpoint_needs_a_session_and_staff_and_a_manager(platform: P
     one = f"{ADMIN}/dlq/{ids.public(letter.id)}"
     reads = [f"{ADMIN}/{path}" for path in ("queue/", "queue/statistics/", "dlq/", "dlq/statistics/", "audit/")]
     acts = (f"{one}/reprocess/", f"{one}/discard/")
+    repair = f"/site/dlq/{ids.public(letter.id)}/repair"
     async with desk(platform) as enter:
         # max is a manager, and no staff: both are needed.
         for name, status in ((None, 401), ("sue", 403), ("max", 403)):
             who = await enter(name)
             answers = [await who.get(path) for path in (*reads, f"{one}/")]
             answers += [await who.post(path, json=NOTES) for path in acts]
-            answers += [await who.post("/site/mail/msg_790/repair", json=WRITTEN)]
+            answers += [await who.post(repair, json=WRITTEN)]
             assert [answer.status_code for answer in answers] == [status] * 9, name
         mary, otto = await enter("mary"), await enter("otto")
-        assert (await otto.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 404
+        assert (await otto.post(repair, json=WRITTEN)).status_code == 404
         assert [(await mary.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 6
         assert [(await otto.get(path)).status_code for path in (*reads, f"{one}/")] == [200] * 5 + [404]
         assert "msg_790" not in "".join([(await otto.get(path)).text for path in reads])
-        assert (await mary.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 204
+        assert (await mary.post(repair, json=WRITTEN)).status_code == 204
         firm, known = platform.firms.firm(HERE), {"connection_id": CONNECTION, "external_id": "msg_790"}
         message = firm.one("message", **known)
         assert message is not None
         firm.run("read_message", id=message["id"], sender="eve@other.example", subject="Papers", client_id=None)
-        assert (await mary.post("/site/mail/msg_790/repair", json=WRITTEN)).status_code == 409, "it has been read"
+        assert (await mary.post(repair, json=WRITTEN)).status_code == 409, "it has been read"
         nobody = await enter(None)
         assert (await nobody.post("/site/session", json={"name": "mary", "password": "no"})).status_code == 401
         assert (await nobody.get("/site/mail")).status_code == 401
     assert (await platform.dead_letter(letter.id)).status is ReviewState.PENDING_REVIEW
+
+
+async def test_what_cannot_be_a_text_is_refused_by_its_field(platform: Practice) -> None:
+    async with desk(platform) as enter:
+        mary = await enter("mary")
+        await check_refusals(mary, "POST", "/site/session", {"name": "mary", "password": "no"})
+        for path in ("/site/mail", "/site/dlq/x/repair"):
+            await check_refusals(mary, "POST", path, {**WRITTEN, "damaged": False})
+            for field, value in (("subject", "a\0b"), ("sender", "eve\0@other.example"), ("subject", "a\r\nTo: b")):
+                refused = await mary.post(path, json={**WRITTEN, field: value})
+                assert (refused.status_code, refused.json()["detail"][0]["loc"][-1]) == (422, field)
+        assert (await mary.get("/site/mail")).json() == []
+
+
+async def test_a_page_that_is_old_writes_nothing_into_a_message_that_was_decided(platform: Practice) -> None:
+    letter = await platform.dead_letter(await platform.poisoned())
+    firm = platform.firms.firm(HERE)
+    row = firm.one("message", connection_id=CONNECTION, external_id="msg_790")
+    assert row is not None
+    kept = maildir(firm, CONNECTION).get_bytes(row["maildir_key"])
+    async with desk(platform) as enter:
+        mary = await enter("mary")
+        discarded = await mary.post(f"{ADMIN}/dlq/{ids.public(letter.id)}/discard/", json=NOTES)
+        assert discarded.status_code == 200
+        refused = await mary.post(f"/site/dlq/{ids.public(letter.id)}/repair", json=WRITTEN)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            "the dead letter of this message is discarded already: nothing was written",
+        )
+        other = await platform.fetch("msg_789")
+        for unknown, status in ((ids.public(other.id), 404), ("nonsense", 422)):
+            assert (await mary.post(f"/site/dlq/{unknown}/repair", json=WRITTEN)).status_code == status
+    assert maildir(firm, CONNECTION).get_bytes(row["maildir_key"]) == kept
 
 
 # --- the platform's own words

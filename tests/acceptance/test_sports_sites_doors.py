@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import httpx2
 import pytest
+from bad_bodies import check_refusals
 from command_line import Answer, Project
 from sports import Register, register
 
@@ -125,6 +126,10 @@ async def test_an_edit_that_cannot_be_right_changes_nothing_and_enqueues_nothing
             refused = await client.put("/api/sites/12345", json={**EDIT, field: value})
             assert (refused.status_code, refused.json()["detail"][0]["loc"][-1]) == (422, field)
         assert (await client.put(f"/api/sites/{2**64}", json=EDIT)).status_code == 404
+        await check_refusals(client, "PUT", "/api/sites/12345", EDIT)
+        await check_refusals(client, "PUT", "/api/outside/grid", {"failing": False})
+        refused = await client.put("/api/outside/%00", json={"failing": False})
+        assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["path", "service"])
     assert sports.sites.all() == before
     assert len(await sports.app.jobs()) == 0
 

@@ -5,6 +5,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from dutiful import Dutiful
+from examples.bodies import new_api
 from examples.docverse.api import builds, editions, github, orgs, queue, upkeep
 from examples.docverse.factory import Docverse
 from examples.docverse.git_refs import BadRef
@@ -25,7 +26,7 @@ UNFIT = "a text has a character that the database does not store, U+0000 for exa
 
 
 def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
-    api = FastAPI(title="Docverse", description="A documentation host")
+    api = new_api(title="Docverse", description="A documentation host")
     api.state.docverse, api.state.jobs = services, jobs
     for module in (orgs, builds, editions, queue, upkeep, github):
         api.include_router(module.router)

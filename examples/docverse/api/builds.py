@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
-from pydantic import BaseModel
 
+from examples.bodies import Body
 from examples.docverse import public_ids, records
 from examples.docverse.api.access import FoundBuild, FoundProject, Services
 from examples.docverse.records import Build
@@ -16,11 +16,11 @@ from examples.docverse.storage.tarball import LIMITS
 router = APIRouter(prefix="/orgs/{org}/projects/{project}/builds")
 
 
-class NewBuild(BaseModel):
+class NewBuild(Body):
     git_ref: str
 
 
-class BuildPatch(BaseModel):
+class BuildPatch(Body):
     status: Literal["uploaded"]
 
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from examples.bodies import Body, Line
 from examples.docverse import public_ids
 from examples.docverse.api.access import Called, FoundEdition, FoundProject, Services
 from examples.docverse.services.dashboards import describe
@@ -12,13 +13,13 @@ from examples.docverse.services.dashboards import describe
 router = APIRouter(prefix="/orgs/{org}/projects/{project}/editions")
 
 
-class NewEdition(BaseModel):
+class NewEdition(Body):
     slug: str
-    title: str = Field(min_length=1, max_length=200)
+    title: Line = Field(max_length=200)
     git_ref: str | None = None
 
 
-class EditionPatch(BaseModel):
+class EditionPatch(Body):
     build: str
 
 

@@ -3,8 +3,9 @@
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from examples.bodies import Body, Line
 from examples.docverse.api.access import Called, FoundProject, Services
 from examples.docverse.records import Org, Project
 from examples.docverse.storage.edge import org_token
@@ -12,20 +13,20 @@ from examples.docverse.storage.edge import org_token
 router = APIRouter()
 
 
-class NewOrg(BaseModel):
+class NewOrg(Body):
     slug: str
-    title: str = Field(min_length=1, max_length=200)
+    title: Line = Field(max_length=200)
     publishing_mode: Literal["pointer", "copy"] = "pointer"
-    rewrite_rules: list[dict[str, Any]] = []
+    rewrite_rules: list[dict[str, Any]] = Field(default_factory=list)
 
 
-class NewToken(BaseModel):
+class NewToken(Body):
     role: Literal["uploader", "admin"]
 
 
-class NewProject(BaseModel):
+class NewProject(Body):
     slug: str
-    title: str = Field(min_length=1, max_length=200)
+    title: Line = Field(max_length=200)
     source_repository: str | None = None
     default_ref: str = "main"
 

@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from examples.bodies import Body
 from examples.docverse import public_ids
 from examples.docverse.api.access import Called, FoundEdition, FoundProject, Services
 
@@ -13,13 +14,13 @@ router = APIRouter(prefix="/orgs/{org}")
 LONGEST = 3_650
 
 
-class Template(BaseModel):
+class Template(Body):
     repository: str
     git_ref: str = "main"
     path: str = Field(default="", max_length=200)
 
 
-class Rule(BaseModel):
+class Rule(Body):
     enabled: bool = True
     action: Literal["flag", "delete"] = "delete"
     older_than_days: float | None = Field(default=None, gt=0, le=LONGEST)
@@ -29,15 +30,15 @@ class Rule(BaseModel):
         return None if self.older_than_days is None else timedelta(days=self.older_than_days)
 
 
-class Retention(BaseModel):
+class Retention(Body):
     days: float = Field(ge=0, le=LONGEST)
 
 
-class Credential(BaseModel):
+class Credential(Body):
     secret: str = Field(min_length=16, max_length=500)
 
 
-class Exemption(BaseModel):
+class Exemption(Body):
     exempt: bool
 
 
