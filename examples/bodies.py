@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, StringConstraints, field_validator
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LARGEST = 1_000_000
 # A line that every database stores and every reader shows: without NUL and other control characters.
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
 
@@ -23,9 +25,32 @@ class Body(BaseModel):
         return value
 
 
-def new_api(**options: Any) -> FastAPI:
-    """An application that names the fields it refuses."""
+class Bounded:
+    """Reads no body further than to `LARGEST` bytes, but for paths with this ending, which bound theirs themselves."""
+
+    def __init__(self, app: ASGIApp, streamed: str) -> None:
+        self._app = app
+        self._streamed = streamed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        count = 0
+
+        async def receive_some() -> Message:
+            nonlocal count
+            message = await receive()
+            count += len(message.get("body", b""))
+            if count > LARGEST:
+                raise HTTPException(413, f"the body has over {LARGEST:,} bytes")
+            return message
+
+        streamed = scope["type"] != "http" or scope["path"].endswith(self._streamed)
+        await self._app(scope, receive if streamed else receive_some, send)
+
+
+def new_api(*, streamed: str = "(none)", **options: Any) -> FastAPI:
+    """An application that names the fields it refuses; `streamed` is the ending of paths whose bodies may be large."""
     api = FastAPI(**options)
+    api.add_middleware(Bounded, streamed=streamed)
     api.add_exception_handler(RequestValidationError, _name_fields)
     return api
 

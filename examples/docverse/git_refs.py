@@ -90,5 +90,7 @@ class GitRepositories:
                 process.kill()
             raise
         if process.returncode:
-            raise GitError(f"git {command[0]} in {repository}: {errors.decode(errors='replace').strip()[:300]}")
+            # Members of an organization see it, and nothing of the host.
+            why = errors.decode(errors="replace").replace(f"{self._folder}/", "").strip()
+            raise GitError(f"git {command[0]} in {repository}: {why[:300]}")
         return out

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 from uuid import UUID
 
 
@@ -56,7 +56,9 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Objects by key. A put replaces an object as a whole: no reader sees half of it."""
 
-    async def put(self, key: str, data: bytes) -> None: ...
+    async def put(self, key: str, data: bytes | IO[bytes]) -> None:
+        """A file is read in pieces: some are larger than the memory."""
+
     async def get(self, key: str) -> bytes:
         """KeyError if there is none."""
 

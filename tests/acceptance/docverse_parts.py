@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import IO, Any
 from uuid import UUID, uuid4
 
 from examples.docverse.config import Config
@@ -70,7 +70,7 @@ class WatchedStore:
         self._store = store
         self._window = window
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes | IO[bytes]) -> None:
         await self._around("put", key, self._store.put(key, data))
 
     async def copy(self, source: str, target: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -137,7 +137,7 @@ class FailingStore(DirectoryObjectStore):
         super().__init__(root)
         self.part, self.times = part, times
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes | IO[bytes]) -> None:
         self._maybe_fail(key)
         await super().put(key, data)
 

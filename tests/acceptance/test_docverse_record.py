@@ -235,3 +235,20 @@ async def _both(host: Host, job_id: str) -> dict[str, Any]:
                 record["progress"][name] = sorted(value, key=str)
     assert stored == shown
     return shown
+
+
+async def test_errors_of_a_job_show_nothing_of_the_hosts_folders(host: Host) -> None:
+    await host.add_org()
+    project = await host.add_project()
+    site = host.config.objects / "orgs/rubin/projects/guide/site"
+    site.parent.mkdir(parents=True)
+    site.write_text("a file where a folder should be")
+    async with host.working():
+        _, job = await project.publish("main")
+        body = {"repository": "rubin/none"}
+        sync = await host.ended((await host.call("PUT", "/orgs/rubin/template", 202, json=body))["queue_job"])
+    assert "in the object store: 'orgs/rubin/projects/guide/site" in str(job["errors"])
+    assert "git for-each-ref in rubin/none" in str(sync["errors"])
+    for ended in (job, sync):
+        assert ended["status"] == "failed" or ended["progress"]["editions_failed"]
+        assert str(host.config.folder) not in str(ended)

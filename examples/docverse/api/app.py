@@ -26,7 +26,7 @@ UNFIT = "a text has a character that the database does not store, U+0000 for exa
 
 
 def create_api(services: Docverse, jobs: Dutiful) -> FastAPI:
-    api = new_api(title="Docverse", description="A documentation host")
+    api = new_api(streamed="/content", title="Docverse", description="A documentation host")
     api.state.docverse, api.state.jobs = services, jobs
     for module in (orgs, builds, editions, queue, upkeep, github):
         api.include_router(module.router)

@@ -17,29 +17,19 @@ from examples.docverse.services.dashboard_sync import Push
 from examples.docverse.services.hosting import NotFound, Refused
 
 router = APIRouter(prefix="/orgs/{org}/webhooks/github")
-LARGEST = 1_000_000
 SECRET = "github"  # the label of the credential
 
 
 @router.post("", status_code=202)
 async def receive(org: str, request: Request, services: Services) -> dict[str, Any]:
     """The signature is all that authenticates a delivery, so it is checked before anything is read."""
-    body = await _body(request)
+    body = await request.body()
     owner = await _signed(org, body, request.headers.get("x-hub-signature-256", ""), services)
     if request.headers.get("x-github-event") != "push":
         return {"queue_job": None}
     push = _push(request.headers.get("x-github-delivery", ""), body)
     job = None if push is None else await services.templates.pushed(owner, push)
     return {"queue_job": None if job is None else public_ids.spell_job(job)}
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST:
-            raise HTTPException(413, f"the body has over {LARGEST:,} bytes")
-    return bytes(body)
 
 
 async def _signed(org: str, body: bytes, signature: str, services: Docverse) -> Org:

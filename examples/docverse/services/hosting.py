@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 from examples.docverse import public_ids, records
@@ -141,7 +141,7 @@ class HostingService:
         # Aside first: while the body came in, another upload may have been published.
         aside = f"{build.object_prefix}-{uuid4().hex}"
 
-        def write(name: str, data: bytes) -> None:
+        def write(name: str, data: IO[bytes]) -> None:
             asyncio.run_coroutine_threadsafe(self._objects.put(f"{aside}/{name}", data), loop).result()
 
         try:

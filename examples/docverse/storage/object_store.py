@@ -2,15 +2,18 @@
 
 import asyncio
 import hashlib
+import io
 import mimetypes
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, TypeVar
 from uuid import uuid4
 
 from examples.docverse.ports import ObjectInfo
 
+T = TypeVar("T")
 LONGEST_KEY, LONGEST_PART = 900, 200
 INCOMING = ".incoming"  # no key has a part that begins with a dot and this name
 
@@ -42,38 +45,53 @@ def content_type(key: str) -> str:
 
 
 class DirectoryObjectStore:
-    """Implements ports.ObjectStore; calls block in threads."""
+    """Implements ports.ObjectStore; calls block in threads, and their errors name keys, not paths of this machine."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._incoming = root / INCOMING
         self._incoming.mkdir(parents=True, exist_ok=True)
 
-    async def put(self, key: str, data: bytes) -> None:
-        await asyncio.to_thread(self.put_now, key, data)
+    async def put(self, key: str, data: bytes | IO[bytes]) -> None:
+        await self._blocking(lambda: self.put_now(key, data))
 
     async def get(self, key: str) -> bytes:
-        return await asyncio.to_thread(self.get_now, key)
+        return await self._blocking(lambda: self.get_now(key))
+
+    async def open(self, key: str) -> IO[bytes]:
+        """The object as it is now, also if it is replaced meanwhile. KeyError if there is none."""
+        return await self._blocking(lambda: self._open(key))
 
     async def objects(self, prefix: str) -> list[ObjectInfo]:
-        return await asyncio.to_thread(self._objects, prefix)
+        return await self._blocking(lambda: self._objects(prefix))
 
     async def copy(self, source: str, target: str) -> None:
-        await asyncio.to_thread(lambda: self.put_now(target, self.get_now(source)))
+        await self._blocking(lambda: self._copy(source, target))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await asyncio.to_thread(self._delete, keys)
+        await self._blocking(lambda: self._delete(keys))
 
     async def move(self, prefix: str, target: str) -> bool:
-        return await asyncio.to_thread(self._move, prefix, target)
+        return await self._blocking(lambda: self._move(prefix, target))
 
     async def delete_prefix(self, prefix: str) -> int:
-        return await asyncio.to_thread(self._delete_prefix, prefix)
+        return await self._blocking(lambda: self._delete_prefix(prefix))
 
-    def put_now(self, key: str, data: bytes) -> None:
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            # Members of an organization see what failed, and nothing of the host.
+            where = str(error.filename).replace(f"{self._root}/", "")
+            raise OSError(error.errno, f"{error.strerror} in the object store", where) from None
+
+    def put_now(self, key: str, data: bytes | IO[bytes]) -> None:
         path, incoming = self._path(key), self._incoming / uuid4().hex
         try:
-            incoming.write_bytes(data)
+            with incoming.open("wb") as file:
+                shutil.copyfileobj(io.BytesIO(data) if isinstance(data, bytes) else data, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 _remove_empty(path)
@@ -83,8 +101,16 @@ class DirectoryObjectStore:
             raise
 
     def get_now(self, key: str) -> bytes:
+        with self._open(key) as file:
+            return file.read()
+
+    def _copy(self, source: str, target: str) -> None:
+        with self._open(source) as file:
+            self.put_now(target, file)
+
+    def _open(self, key: str) -> IO[bytes]:
         try:
-            return self._path(key).read_bytes()
+            return self._path(key).open("rb")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise KeyError(key) from None
 
@@ -92,9 +118,10 @@ class DirectoryObjectStore:
         found = []
         for path in self._path(prefix.rstrip("/")).rglob("*"):
             with suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile, or a folder
-                data = path.read_bytes()
+                with path.open("rb") as file:
+                    digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
                 key = path.relative_to(self._root).as_posix()
-                found.append(ObjectInfo(key, hashlib.sha256(data).hexdigest(), content_type(key), len(data)))
+                found.append(ObjectInfo(key, digest, content_type(key), size))
         return sorted(found, key=lambda info: info.key)
 
     def _delete(self, keys: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from examples.docverse.layout import folders_of
 from examples.docverse.storage.object_store import BadKey, check_key
@@ -14,6 +14,10 @@ from examples.docverse.storage.object_store import BadKey, check_key
 MEBIBYTE = 1024 * 1024
 # At the end of a stream, tarfile goes on reading for as long as the last header says.
 EMPTY_READS = 8
+LONGEST_TEXT = 64 * 1024
+_TEXTS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 
 
 class BadTarball(ValueError):
@@ -33,13 +37,13 @@ class Limits:
 LIMITS = Limits()
 
 
-def unpack(file: Path, write: Callable[[str, bytes], None], limits: Limits = LIMITS) -> int:
+def unpack(file: Path, write: Callable[[str, IO[bytes]], None], limits: Limits = LIMITS) -> int:
     """Writes every file of a .tar.gz; the number of files. Refused before anything is written."""
     checked = sum(1 for _ in _files(file, limits))
     if checked == 0:
         raise BadTarball("the tarball has no file: pack the folder of your built pages")
     for name, body in _files(file, limits):
-        write(name, body.read())
+        write(name, body)
     return checked
 
 
@@ -51,7 +55,7 @@ def _files(file: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
         with gzip.open(file) as unzipped:
             counted = _Counted(unzipped, packed, limits)
             # A stream: sizes in headers are not believed, because what is read is counted.
-            with tarfile.open(fileobj=counted, mode="r|") as archive:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as archive:  # type: ignore[call-overload]
                 for number, member in enumerate(archive, 1):
                     if number > limits.objects:
                         raise BadTarball(f"the tarball has over {limits.objects:,} files and folders: publish fewer")
@@ -95,6 +99,17 @@ def _check_name(name: str, *, folder: bool = False) -> str:
         return check_key(plain)
     except BadKey as error:
         raise BadTarball(f"{name[:80]!r} in the tarball: {error}") from None
+
+
+class _Header(tarfile.TarInfo):
+    """Of a file, or of a text about the next one, which tarfile reads whole."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _TEXTS and header.size > LONGEST_TEXT:
+            raise BadTarball(f"the tarball has a header of over {LONGEST_TEXT:,} bytes: pack it with plain `tar -czf`")
+        return header
 
 
 class _Counted:
