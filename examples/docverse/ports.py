@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import IO, Any, Protocol
 from uuid import UUID
 
@@ -82,17 +81,16 @@ class Pointer:
 
     build: str
     prefix: str
-    date_created: datetime
 
 
 class Edge(Protocol):
     """One organization's keys and caches at the CDN's edge."""
 
-    async def point(self, key: str, pointer: Pointer, *, force: bool = False) -> bool:
-        """Sets a key. False, and nothing is changed, if it has a newer build already, unless it is `force`d."""
+    async def point(self, key: str, pointer: Pointer, fence: int) -> bool:
+        """Sets a key. False, and nothing is changed, if a writer with a higher number has set or deleted it."""
 
-    async def unpoint(self, key: str) -> None:
-        """Deletes a key."""
+    async def unpoint(self, key: str, fence: int) -> bool:
+        """Deletes a key. False, and nothing is changed, as for `point`."""
 
     async def purge(self, path: str) -> None:
         """Drops what is cached of a path and everything below it."""

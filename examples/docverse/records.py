@@ -57,6 +57,7 @@ class Edition:
     tracking_mode: str
     tracking_params: dict[str, Any]
     build_id: int | None
+    fence: int
 
 
 def org(row: Any) -> Org:
@@ -79,5 +80,5 @@ def build(row: Any) -> Build:
 def edition(row: Any) -> Edition:
     return Edition(
         row["id"], row["project_id"], row["slug"], row["title"], row["kind"], row["tracking_mode"],
-        row["tracking_params"], row["build_id"],
+        row["tracking_params"], row["build_id"], row["fence"],
     )  # fmt: skip

@@ -77,6 +77,9 @@ create table docverse.build_object (
     primary key (build_id, key)
 );
 
+-- Numbers the writers of editions. One for all, because a slug that is deleted and made again keeps its key at the edge.
+create sequence docverse.fence;
+
 create table docverse.edition (
     id         bigint primary key generated always as identity,
     project_id bigint not null references docverse.project,
@@ -88,6 +91,8 @@ create table docverse.edition (
     build_id   bigint references docverse.build,
     -- The build whose content is being written. It stays if its worker dies, so that no older build takes its place.
     publishing_build_id bigint references docverse.build,
+    -- Of the latest writer: a lock may be lost, and then its job writes nothing that a later one would not want.
+    fence bigint not null default nextval('docverse.fence'),
     lifecycle_exempt boolean not null default false,
     date_created timestamptz not null default clock_timestamp(),
     date_updated timestamptz not null default clock_timestamp(),

@@ -111,14 +111,15 @@ class WatchedEdge:
         self._org = org
         self._window = window
 
-    async def point(self, key: str, pointer: Pointer, *, force: bool = False) -> bool:
+    async def point(self, key: str, pointer: Pointer, fence: int) -> bool:
         await self._window.before("point", key)
-        done = await self._edge.point(key, pointer, force=force)
+        done = await self._edge.point(key, pointer, fence)
         await self._window.after("point", key)
         return done
 
-    async def unpoint(self, key: str) -> None:
-        await self._edge.unpoint(key)
+    async def unpoint(self, key: str, fence: int) -> bool:
+        await self._window.before("unpoint", key)
+        return await self._edge.unpoint(key, fence)
 
     async def purge(self, path: str) -> None:
         await self._window.before("purge", f"{self._org}/{path}")

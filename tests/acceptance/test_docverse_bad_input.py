@@ -336,8 +336,15 @@ async def test_an_uploader_assigns_no_build_and_makes_no_project(host: Host) -> 
 
 async def test_the_edge_takes_keys_from_their_own_organization_only_and_serves_nothing_outside(host: Host) -> None:
     headers = {"authorization": f"Bearer {org_token(host.config.edge_secret, 'lsst')}"}
-    value = {"build": "b", "prefix": "orgs/rubin", "date_created": "2026-01-01T00:00:00+00:00"}
+    value = {"build": "b", "prefix": "orgs/rubin", "fence": 1}
     assert (await host.site.put("/_kv/rubin/guide/__main", json=value, headers=headers)).status_code == 403
+    for key, content in (
+        ("guide/%00", json.dumps(value)),
+        ("guide/x", "NaN"),
+        ("guide/x", "[" * 10_000),
+        ("guide/x", "{}"),
+    ):
+        assert (await host.site.put(f"/_kv/lsst/{key}", content=content, headers=headers)).status_code == 422
     assert (await host.site.post("/_purge/rubin/guide", headers=headers)).status_code == 403
     (host.config.folder / "secret.txt").write_text("secret")
     for path in ("/rubin/guide/..%2f..%2f..%2f..%2fsecret.txt", "/rubin/%2e%2e/v/%2e%2e/secret.txt"):

@@ -66,10 +66,10 @@ class SlowEdge(EdgeClient):
 
     free: asyncio.Event
 
-    async def point(self, key: str, pointer: Pointer, *, force: bool = False) -> bool:
+    async def point(self, key: str, pointer: Pointer, fence: int) -> bool:
         if "v1.x" in key:
             await self.free.wait()
-        return await super().point(key, pointer, force=force)
+        return await super().point(key, pointer, fence)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from examples.docverse.layout import pointer_key, purgatory_prefix
 from examples.docverse.ports import Job, ObjectStore
 from examples.docverse.records import Build, Edition, Project
 from examples.docverse.services.edges import Edges
+from examples.docverse.services.editions import LockLost
 from examples.docverse.services.failures import Failures
 
 
@@ -20,19 +21,23 @@ class DeletionService:
         self._edges = edges
 
     async def delete_edition(self, edition: Edition, project: Project, reason: str, job: Job) -> None:
-        """The caller holds the edition's lock, and has made sure that it is still to be deleted.
+        """The caller holds the edition's lock, read it, and then has made sure that it is still to be deleted.
 
         The row is deleted last: until then the slug is taken, so no new edition can be where this one's content is.
         """
         layout = project.layout
+        fence = await self._database.value("deleting", edition.id, edition.fence)
+        if fence is None:
+            raise LockLost(f"edition {edition.slug} was changed by another job")
         await self._condemn(project, edition.id, None, layout.edition(edition.slug), reason, job.id)
         edge = await self._edges.of(project.org)
-        await edge.unpoint(pointer_key(project.org.slug, project.slug, edition.slug))
+        if not await edge.unpoint(pointer_key(project.org.slug, project.slug, edition.slug), fence):
+            raise LockLost(f"edition {edition.slug} was pointed to a build by a later job")
         await self._move(edition.id, None)
         await self._objects.delete([layout.metadata(edition.slug)])
         await edge.purge(layout.edition_path(edition.slug))
         await edge.purge(f"{project.slug}/__editions/{edition.slug}.json")
-        await self._database.run("delete_edition", edition.id)
+        await self._database.run("delete_edition", edition.id, fence)
 
     async def delete_build(self, build: Build, project: Project, reason: str, job: Job) -> bool:
         """False if an edition shows it meanwhile. The row is deleted first, so that no edition can begin to."""

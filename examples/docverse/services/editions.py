@@ -5,7 +5,7 @@ from collections.abc import Callable
 from examples.docverse import public_ids
 from examples.docverse.database import Database
 from examples.docverse.layout import folders_of, pointer_key
-from examples.docverse.ports import Edge, Job, ObjectInfo, ObjectStore, Pointer
+from examples.docverse.ports import Job, ObjectInfo, ObjectStore, Pointer
 from examples.docverse.records import Build, Edition, Project
 from examples.docverse.services.dashboards import MetadataWriter
 from examples.docverse.services.edges import Edges
@@ -15,8 +15,8 @@ class EditionGone(Exception):
     """The edition was deleted while a build was on its way to it."""
 
 
-class NewerBuild(Exception):
-    """The edge has a newer build already: this job has lost its lock to another one."""
+class LockLost(Exception):
+    """Another job has written to the edition since this one got its lock, which was lost: it changes nothing more."""
 
 
 class EditionService:
@@ -57,33 +57,32 @@ class EditionService:
                 # A newer build may have come since an earlier attempt, and stays.
                 done = await self._database.value("assigned_before", edition.id, build.id, job.id)
             if not done:
-                await self._publish(edition, build, project, current["build_id"], job, assigned=assigned)
+                await self._publish(edition, build, project, current["fence"], job, assigned=assigned)
             # Else an earlier attempt of this job has published it, and perhaps died before it wrote the metadata.
             await self._metadata.write(edition.id, project)
             return False
 
     async def _publish(
-        self, edition: Edition, build: Build, project: Project, shown: int | None, job: Job, *, assigned: bool
+        self, edition: Edition, build: Build, project: Project, seen: int, job: Job, *, assigned: bool
     ) -> None:
-        if await self._database.value("publishing", edition.id, build.id, shown) is None:
-            raise NewerBuild(f"edition {edition.slug} was changed by another job")
+        # A lock is no fence, because a paused worker loses it: each writer has a number, and the database and the edge
+        # refuse one that comes after a higher one.
+        fence = await self._database.value("publishing", edition.id, build.id, seen)
+        if fence is None:
+            raise LockLost(f"edition {edition.slug} was changed by another job")
         edge = await self._edges.of(project.org)
         if project.org.publishing_mode == "pointer":
-            await self._point(edge, edition, build, project, force=assigned)
+            key = pointer_key(project.org.slug, project.slug, edition.slug)
+            if not await edge.point(key, Pointer(build.public_id, build.object_prefix), fence):
+                raise LockLost(f"edition {edition.slug} was pointed to a build by a later job")
         else:
             await self._copy(edition, build, project)
         await edge.purge(project.layout.edition_path(edition.slug))
         async with self._database.transaction() as transaction:
             reason = "assigned" if assigned else "tracked"
             await transaction.run("log_history", edition.id, build.id, reason, job.id)
-            await transaction.run("published", edition.id, build.id)
-
-    async def _point(self, edge: Edge, edition: Edition, build: Build, project: Project, *, force: bool) -> None:
-        key = pointer_key(project.org.slug, project.slug, edition.slug)
-        pointer = Pointer(build.public_id, build.object_prefix, build.date_created)
-        # A lock is no fence: the edge compares dates itself.
-        if not await edge.point(key, pointer, force=force):
-            raise NewerBuild(f"edition {edition.slug} has a newer build than {build.public_id} at the edge")
+            if await transaction.value("published", edition.id, build.id, fence) is None:
+                raise LockLost(f"edition {edition.slug} was changed by another job")
 
     async def _copy(self, edition: Edition, build: Build, project: Project) -> None:
         """Compares what is there, not what should be there, because an earlier attempt may have got half way."""

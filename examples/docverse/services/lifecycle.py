@@ -78,10 +78,11 @@ class LifecycleService:
 
     async def _delete_draft(self, org: Org, edition_id: int, job: Job) -> bool:
         async with job.lock("edition", edition_id):
+            row = await self._database.one("edition_by_id", edition_id)
             # A build may have reached it while we waited.
-            if await self._database.value("stale_drafts", org.id, edition_id) is None:
+            if row is None or await self._database.value("stale_drafts", org.id, edition_id) is None:
                 return False
-            edition = records.edition(await self._database.one("edition_by_id", edition_id))
+            edition = records.edition(row)
             project = await self._deletion.project_of(edition.project_id)
             await self._deletion.delete_edition(edition, project, "draft_inactivity", job)
             return True

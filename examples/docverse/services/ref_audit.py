@@ -51,12 +51,12 @@ class RefAudit:
         self, verdict: str, row: Any, refs: dict[str, str], project: Project, job: Job, found: dict[str, list[str]]
     ) -> None:
         async with job.lock("edition", row["id"]):
+            edition = await self._database.one("edition_by_id", row["id"])
             current = await self._database.one("audited_editions", project.id, row["id"])
-            if current is None or _verdict(current, refs) != verdict:
+            if edition is None or current is None or _verdict(current, refs) != verdict:
                 return  # changed while we waited
             if verdict == "deleted":
-                edition = records.edition(await self._database.one("edition_by_id", row["id"]))
-                await self._deletion.delete_edition(edition, project, "ref_deleted", job)
+                await self._deletion.delete_edition(records.edition(edition), project, "ref_deleted", job)
             else:
                 await self._database.run("flag_ref", row["id"], verdict == "flagged")
             found[verdict].append(row["slug"])

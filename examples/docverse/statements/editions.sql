@@ -5,21 +5,21 @@ on conflict (project_id, slug) where date_deleted is null do nothing
 returning id;
 
 -- name: edition
-select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id, fence
 from docverse.edition where project_id = $1 and slug = $2 and date_deleted is null;
 
 -- name: edition_by_id
-select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id, fence
 from docverse.edition where id = $1 and date_deleted is null;
 
 -- name: editions_of_project
-select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id
+select id, project_id, slug, title, kind, tracking_mode, tracking_params, build_id, fence
 from docverse.edition where project_id = $1 and date_deleted is null order by slug;
 
 -- name: current_build
 -- What an edition shows, and the newest build that it shows or is about to show. One whose processing is over without
 -- having published it never will.
-select e.build_id, e.publishing_build_id, n.public_id, n.date_created
+select e.build_id, e.publishing_build_id, e.fence, n.public_id, n.date_created
 from docverse.edition e
 left join lateral (
     select b.public_id, b.date_created from docverse.build b
@@ -35,12 +35,18 @@ where e.id = $1 and e.date_deleted is null;
 with there as (
     select b.id from docverse.build b where b.id = $2 and b.date_deleted is null for key share
 )
-update docverse.edition e set publishing_build_id = there.id
-from there where e.id = $1 and e.build_id is not distinct from $3 and e.date_deleted is null
-returning e.id;
+update docverse.edition e set publishing_build_id = there.id, fence = nextval('docverse.fence')
+from there where e.id = $1 and e.fence = $3 and e.date_deleted is null
+returning e.fence;
+
+-- name: deleting
+update docverse.edition set fence = nextval('docverse.fence') where id = $1 and fence = $2 and date_deleted is null
+returning fence;
 
 -- name: published
-update docverse.edition set build_id = $2, publishing_build_id = null, date_updated = clock_timestamp() where id = $1;
+update docverse.edition set build_id = $2, publishing_build_id = null, date_updated = clock_timestamp()
+where id = $1 and fence = $3
+returning id;
 
 -- name: log_history
 insert into docverse.edition_build_history (edition_id, build_id, reason, queue_job) values ($1, $2, $3, $4)

@@ -54,7 +54,7 @@ update docverse.build set date_deleted = clock_timestamp() where id = $1;
 
 -- name: delete_edition
 with gone as (
-    update docverse.edition set date_deleted = clock_timestamp() where id = $1 returning project_id
+    update docverse.edition set date_deleted = clock_timestamp() where id = $1 and fence = $2 returning project_id
 )
 update docverse.project p set dashboard_due = clock_timestamp() from gone where p.id = gone.project_id;
 

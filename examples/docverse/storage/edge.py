@@ -1,21 +1,20 @@
 """The CDN's edge: serves pages from the object store, by keys that name the build of each edition.
 
-It keeps each key in a JSON file, and pages in memory until they are purged. `/ORG/PROJECT/` is the main edition,
-`/ORG/PROJECT/v/SLUG/` any edition, `/ORG/PROJECT/v/` the dashboard; keys are written at `/_kv`, caches purged at
-`/_purge`.
+It keeps each key in a JSON file, with the number of its latest writer, and pages in memory until they are purged.
+`/ORG/PROJECT/` is the main edition, `/ORG/PROJECT/v/SLUG/` any edition, `/ORG/PROJECT/v/` the dashboard; keys are
+written at `/_kv`, caches purged at `/_purge`.
 """
 
 import asyncio
 import hashlib
 import hmac
-import json
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -35,36 +34,35 @@ def org_token(secret: str, org: str) -> str:
     return hmac.new(secret.encode(), f"edge:{org}".encode(), hashlib.sha256).hexdigest()
 
 
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The build that an edition shows, and the prefix of its pages; None for an edition that is deleted."""
+
+    build: str | None
+    prefix: str | None
+    fence: int  # the number of its writer
+
+
 class Keys:
-    """JSON values by key, each in a file."""
+    """Values by key, each in a JSON file."""
 
     def __init__(self, folder: Path) -> None:
         self._store = DirectoryObjectStore(folder)
         self._writing = asyncio.Lock()
 
-    async def get(self, key: str) -> dict[str, Any] | None:
+    async def get(self, key: str) -> Value | None:
         try:
-            found: dict[str, Any] = json.loads(await self._store.get(key))
+            return msgspec.json.decode(await self._store.get(key), type=Value)
         except KeyError:
             return None
-        return found
 
-    async def put(self, key: str, value: dict[str, Any], *, force: bool) -> dict[str, Any] | None:
-        """The newer value that is there already, or None if this one was written."""
+    async def put(self, key: str, value: Value) -> Value | None:
+        """The value of a later writer that is there already, or None if this one was written."""
         async with self._writing:
             there = await self.get(key)
-            if there and not force and _date(there) > _date(value):
+            if there and there.fence > value.fence:
                 return there
-            await self._store.put(key, json.dumps(value).encode())
+            await self._store.put(key, msgspec.json.encode(value))
             return None
-
-    async def delete(self, key: str) -> None:
-        async with self._writing:
-            await self._store.delete([key])
-
-
-def _date(value: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(value["date_created"])
 
 
 class Cache:
@@ -116,7 +114,7 @@ class EdgeServer:
         self.purged: dict[str, asyncio.Event] = {}  # set when these paths were purged
         self.app = Starlette(
             routes=[
-                Route("/_kv/{org}/{project}/{slug}", self.write_key, methods=["PUT", "DELETE"]),
+                Route("/_kv/{org}/{project}/{slug}", self.write_key, methods=["PUT"]),
                 Route("/_purge/{org}/{path:path}", self.purge, methods=["POST"]),
                 Route("/{org}/{project}/{path:path}", self.page, methods=["GET", "HEAD"]),
             ]
@@ -129,13 +127,12 @@ class EdgeServer:
         key = pointer_key(org, request.path_params["project"], request.path_params["slug"])
         if key in self.refused:
             return JSONResponse({"error": f"key {key} cannot be written now"}, 503)
-        if request.method == "DELETE":
-            await self._keys.delete(key)
-            return Response(status_code=204)
-        given = await request.json()
-        value = {name: given[name] for name in ("build", "prefix", "date_created")}
-        newer = await self._keys.put(key, value, force=given.get("force") is True)
-        return JSONResponse(newer or value, 409 if newer else 200)
+        try:
+            value = msgspec.json.decode(await request.body(), type=Value)
+            later = await self._keys.put(key, value)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, BadKey) as error:
+            return JSONResponse({"error": str(error)}, 422)
+        return Response(msgspec.json.encode(later or value), 409 if later else 200, media_type="application/json")
 
     async def purge(self, request: Request) -> Response:
         org, path = request.path_params["org"], request.path_params["path"]
@@ -183,7 +180,7 @@ class EdgeServer:
         if not page or page.endswith("/"):
             page += "index.html"
         pointer = await self._keys.get(pointer_key(layout.org, layout.project, slug))
-        prefix = pointer["prefix"] if pointer else layout.edition(slug)
+        prefix = (pointer.prefix if pointer else None) or layout.edition(slug)
         return f"{prefix}/{page}", f"{here}/v/{slug}/{page}"
 
     async def _missing(self, layout: Layout) -> Response:

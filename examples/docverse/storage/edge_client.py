@@ -1,5 +1,6 @@
 """The edge as an organization's jobs reach it: over HTTP, with that organization's token."""
 
+from typing import Any
 from urllib.parse import quote
 
 import httpx2
@@ -20,25 +21,19 @@ class EdgeClient:
         self._org = org
         self._headers = {"authorization": f"Bearer {token}"}
 
-    async def point(self, key: str, pointer: Pointer, *, force: bool = False) -> bool:
-        body = {
-            "build": pointer.build,
-            "prefix": pointer.prefix,
-            "date_created": pointer.date_created.isoformat(),
-            "force": force,
-        }
-        answer = await self._send("PUT", f"_kv/{self._key(key)}", body, allowed=(409,))
-        return answer.status_code != 409
+    async def point(self, key: str, pointer: Pointer, fence: int) -> bool:
+        return await self._write(key, {"build": pointer.build, "prefix": pointer.prefix, "fence": fence})
 
-    async def unpoint(self, key: str) -> None:
-        await self._send("DELETE", f"_kv/{self._key(key)}")
+    async def unpoint(self, key: str, fence: int) -> bool:
+        return await self._write(key, {"build": None, "prefix": None, "fence": fence})
 
     async def purge(self, path: str) -> None:
         await self._send("POST", f"_purge/{quote(self._org)}/{quote(path)}")
 
-    def _key(self, key: str) -> str:
-        """`org/project/slug.json`, as it is in the URL."""
-        return quote(key.removesuffix(".json"))
+    async def _write(self, key: str, value: dict[str, Any]) -> bool:
+        """`key` is `org/project/slug.json`; its ending is not in the URL."""
+        answer = await self._send("PUT", f"_kv/{quote(key.removesuffix('.json'))}", value, allowed=(409,))
+        return answer.status_code != 409
 
     async def _send(
         self, method: str, path: str, body: object = None, allowed: tuple[int, ...] = ()
