@@ -195,7 +195,7 @@ class Supervised:
     def jobs(self, kind: str | None = None) -> list[Row]:
         return self.root.rows(
             "select id, kind, state, payload, run_at, created_at, correlation_id from {s}.jobs "
-            "where %s::text is null or kind = %s order by id",
+            "where %s::text is null or kind = %s order by created_at, id",
             kind,
             kind,
         )

@@ -145,23 +145,30 @@ async def test_an_admission_that_failed_is_repeated(
     async def call() -> str:
         return "done"
 
-    failed: list[bool] = []
-    admit = Admitter._admit
+    admitting, failed, enqueued, admit = Counter[str](), list[bool](), asyncio.Event(), Admitter._admit
 
     async def fails_once(self: Admitter, everywhere: bool = False, ended: Any = None) -> list[QueueLevel]:
-        if jobs and not failed:
+        if admitting["stopped"]:
+            await enqueued.wait()
+        if enqueued.is_set() and not failed:
             failed.append(True)
             raise StoreBusy("a lock was held for too long")
-        return await admit(self, everywhere, ended)
+        admitting["now"] += 1
+        try:
+            return await admit(self, everywhere, ended)
+        finally:
+            admitting["now"] -= 1
 
-    jobs: list[Handle[str]] = []
     monkeypatch.setattr(Admitter, "_admit", fails_once)
     async with running(app) as worker:
         maintenance = worker._maintenance
         assert maintenance is not None
         await eventually(lambda: asyncio.sleep(0, maintenance.leading))
-        jobs.append(await call.enqueue())
-        assert await jobs[0].result(30) == "done"
+        admitting["stopped"] = 1  # an admission that is under way could take the job before it is known to be there
+        await eventually(lambda: asyncio.sleep(0, not admitting["now"]))
+        job = await call.enqueue()
+        enqueued.set()
+        assert await job.result(30) == "done"
     assert failed
 
 
