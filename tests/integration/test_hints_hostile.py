@@ -125,7 +125,7 @@ async def test_invented_queues_do_not_lengthen_claims(app: Dutiful, stranger: as
     assert 0 < store.most <= MOST_HINTED + 1
 
 
-async def test_a_full_queue_of_notifications_refuses_no_job() -> None:
+async def test_a_full_queue_of_notifications_refuses_nothing() -> None:
     """One role listens and never reads, another fills the queue: a job counts more than its hint."""
     with PostgresServer(18, settings={"max_notify_queue_pages": "64"}) as server:
         app = Dutiful(server.dsn())
@@ -135,19 +135,40 @@ async def test_a_full_queue_of_notifications_refuses_no_job() -> None:
         @app.job
         async def work() -> None: ...
 
-        reader = await asyncpg.connect(server.dsn(), user="stranger")
+        reader, writer = [await asyncpg.connect(server.dsn(), user="stranger") for _ in range(2)]
         await reader.execute("listen junk")
         await reader.execute("begin")
         await reader.fetch("select 1")
-        writer = await asyncpg.connect(server.dsn(), user="stranger")
         with pytest.raises(asyncpg.ProgramLimitExceededError):
             for _ in range(1_000):
                 await writer.execute("select pg_notify('junk', repeat('x', 7900) || g) from generate_series(1, 20) g")
+        stored = 0
         async with app.opened() as client:
-            jobs = [new_job(kind="work"), new_job(kind="work")]
-            assert len(await client.store.jobs.insert(jobs[:1], hint=EVERYWHERE)) == 1
-            keyed = msgspec.structs.replace(jobs[1], unique=Unique("key", Scope.ACTIVE))
-            assert len(await client.store.jobs.insert([keyed], hint=EVERYWHERE)) == 1
-            assert [job.id for job in jobs if await client.store.queries.job(job.id) is None] == []
+            keyed = msgspec.structs.replace(new_job(kind="work"), unique=Unique("key", Scope.ACTIVE))
+            for jobs in ([new_job(kind="work")], [new_job(kind="work"), new_job(kind="work")], [keyed]):
+                await client.store.jobs.insert(jobs, hint=EVERYWHERE)
+                stored += len(jobs)
+            users = await asyncpg.connect(server.dsn())
+            try:
+                for statement in (
+                    "select dutiful.enqueue('work')",
+                    "select dutiful.enqueue('work', p_unique => 'another')",
+                    "select dutiful.send_event('paid', '1')",
+                ):
+                    await users.execute(statement)
+                stored += 2
+                async with users.transaction():
+                    await work.options(within=users).enqueue()
+                    stored += 1
+                # What a session in SQL does that works without a worker in Python.
+                await users.execute("select dutiful.enqueue('work', p_delay => '1 ms')")
+                stored += 1
+                await users.execute("update dutiful.scheduled set run_at = clock_timestamp() - interval '1 minute'")
+                assert await users.fetchval("select promoted from dutiful.maintain_jobs(array['work'])") == 1
+            finally:
+                await users.close()
+            assert server.run_sql("select count(*) from dutiful.ready") == str(stored)
+            worries = (await client.store.queries.health())["worries"]
+        assert [f"process {reader.get_server_pid()} of role stranger" in worry for worry in worries] == [True]
         await reader.close()
         await writer.close()

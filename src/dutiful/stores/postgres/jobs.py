@@ -29,15 +29,6 @@ class PostgresJobs(Subject):
         if not jobs:
             return []
         payload = None if hint is None else columns.hint(hint)
-        try:
-            return await self._insert(jobs, payload, now)
-        except DataRefused as error:
-            if payload is None or not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
-                raise
-            # Any role that may connect can fill the queue of notifications. A job counts more than its hint.
-            return await self._insert(jobs, None, now)
-
-    async def _insert(self, jobs: Sequence[NewJob], payload: str | None, now: datetime | None) -> list[Inserted]:
         if len(jobs) == 1 and jobs[0].plain:
             row = (await self._db.fetch(self._sql["insert_one"], now, payload, *job_values(jobs[0])))[0]
             return [Inserted(jobs[0].id, Insertion.MADE if row[0] else Insertion.EXISTING)]

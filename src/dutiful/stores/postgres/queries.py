@@ -133,4 +133,16 @@ class PostgresQueries(Subject):
         rows = await self._db.fetch(self._sql["health"], self._schema)
         health = {**dict(rows[0]), "store": "postgres", "pooled": self._db.pooled, **await self._tenants.health()}
         health["problems"] += await self._locks.intruders()
-        return health
+        return {**health, "worries": await self._unhinted()}
+
+    async def _unhinted(self) -> list[str]:
+        """Empty while hints are sent."""
+        (queue,) = await self._db.fetch(self._sql["notification_queue"])
+        if queue["hinted"]:
+            return []
+        oldest = "" if queue["pid"] is None else f", here process {queue['pid']} of role {queue['role']}"
+        return [
+            f"the server's queue of notifications is {queue['share']:.0%} full, so workers find jobs when they poll: "
+            "end the session that listens in an open transaction, by `select pg_terminate_backend(pid)`; it is often "
+            f"the one with the oldest in pg_stat_activity{oldest}"
+        ]

@@ -50,6 +50,7 @@ _SETTINGS = {
         "set plan_cache_mode = force_generic_plan"
     ),
 }
+MOST_NOTIFIED = 0.5  # how full the server's queue of notifications may be for hints to be sent
 # SQL that several files use.
 _SHARED = {
     # Claims the ready rows in v_tids.
@@ -81,6 +82,8 @@ _SHARED = {
     # Without those whose jobs only wait for a limit: their jobs may be scheduled, and limits may admit them.
     "stopped_kinds": "array(select name from {schema}.pause where scope in {stopping_scopes})",
     "stopping_scopes": "('kind', 'breaker', 'probing')",
+    # When its queue of notifications is full, Postgres refuses commits that notify.
+    "notify_room": f"pg_notification_queue_usage() < {MOST_NOTIFIED}",
     "seq_step": str(SEQ_STEP),
     "late_commit": str(LATE_COMMIT),
     # The default policy of crashes, and what groups the errors that it records.

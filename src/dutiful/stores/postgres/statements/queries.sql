@@ -34,6 +34,16 @@ select current_setting('server_version') as server_version,
         where schemaname = $1 and relname in ('ready', 'lease')) as dead_rows,
        current_user as role;
 
+-- name: notification_queue
+-- How full it is, and the oldest transaction of the server: a session that listens reads nothing during its own.
+select pg_notification_queue_usage() as share, {notify_room} as hinted, a.pid, a.usename::text as role
+from (select) one
+left join lateral (
+    select pid, usename from pg_stat_activity
+    where xact_start is not null and backend_type = 'client backend' and pid <> pg_backend_pid()
+    order by xact_start limit 1
+) a on true;
+
 -- name: ended_by_tenant
 select j.tenant::text, f.state, count(*) as jobs
 from (select x.job_id, x.state from {schema}.finished x where x.finished_at >= $1 limit $2) f

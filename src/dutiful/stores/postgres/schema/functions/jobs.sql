@@ -24,6 +24,13 @@ begin
     end if;
 end $$;
 
+-- Wakes workers at commit, which is a hint: they poll, too. Any session that listens and keeps a transaction open lets the
+-- server's queue of notifications grow, and when it is full, each commit with one fails. Inlined where it is used.
+create or replace function {schema}.wake_workers(p_hint text) returns void
+language sql volatile as $$
+    select case when {notify_room} then pg_notify('{schema}', p_hint) end
+$$;
+
 -- Stores jobs that need no look-up; returns the ids that existed already. A column that is the same for all jobs may be
 -- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none.
 create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text, {job_parameters}) returns setof uuid
@@ -38,7 +45,7 @@ declare
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     perform {schema}.check_ids(p_id);
-    if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
+    if p_hint is not null then perform {schema}.wake_workers(p_hint); end if;
     if p_run_at is null and p_delay is null and not v_paused && p_kind then
         -- The common case: everything is due now, so all jobs go to ready.
         if cardinality(p_id) >= 20 then
@@ -115,7 +122,7 @@ declare
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     if get_byte(uuid_send(p_id), 6) >> 4 <> 7 then perform {schema}.check_ids(array[p_id]); end if;
-    if p_hint is not null then perform pg_notify('{schema}', p_hint); end if;
+    if p_hint is not null then perform {schema}.wake_workers(p_hint); end if;
     insert into {schema}.job (created_at, run_at, {job_columns})
     values (v_now, v_run_at, {one_job_values})
     on conflict (id) do nothing;
@@ -447,7 +454,7 @@ begin
     from in_order m where m.gate is not null;
 
     -- For any queue: the commit may be so late that the jobs are below the floors of workers.
-    if p_notify then perform pg_notify('{schema}', '[]'); end if;
+    if p_notify then perform {schema}.wake_workers('[]'); end if;
 
     return query
     select a.ord, coalesce(b.holder, a.id),

@@ -110,7 +110,7 @@ begin
         v_rescued := {schema}.rescue_expired(p_kinds, p_limit, v_now);  -- not a later time, see p_seen
     end if;
     if v_promoted + v_rescued > 0 then
-        perform pg_notify('{schema}', '[]'),
+        perform {schema}.wake_workers('[]'),
                 -- What became due long ago may be below the floors that this session remembers.
                 set_config('dutiful.levels', '', false);
     end if;

@@ -213,6 +213,6 @@ begin
             using errcode = 'program_limit_exceeded', hint = 'store it elsewhere, and send its id';
     end if;
     perform {schema}.put_event(v_id, p_name, p_key, p_data::text, p_tenant, session_user, p_keep, null);
-    perform pg_notify('{schema}', '[]');
+    perform {schema}.wake_workers('[]');
     return v_id;
 end $$;
