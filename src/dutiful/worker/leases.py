@@ -108,7 +108,10 @@ class LeaseRenewalThread:
         self._cancelled: dict[UUID, float] = {}  # when each request to cancel a held job was first seen
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._answered_at = time.monotonic()
+        # Not half: a renewal that fails or finds a row locked still has a second chance in time.
+        self._third = self._lease.total_seconds() / 3
+        self._every = min(CHECK_EVERY, self._third / 2)
+        self._unanswered = 0  # calls of the event loop, one a turn: a time would go on while this process is stopped
         self._thread = threading.Thread(target=self._run, name="dutiful leases", daemon=True)
 
     def start(self) -> None:
@@ -121,10 +124,8 @@ class LeaseRenewalThread:
 
     def _run(self) -> None:
         renewer: LeaseRenewer | None = None
-        # Not half: a renewal that fails or finds a row locked still has a second chance in time.
-        third = self._lease.total_seconds() / 3
-        every = min(CHECK_EVERY, third / 2)
-        while not self._stop.wait(every):
+        third = self._third
+        while not self._stop.wait(self._every):
             try:
                 self._check_event_loop(renewer)
                 now = time.monotonic()
@@ -162,8 +163,9 @@ class LeaseRenewalThread:
 
     def _check_event_loop(self, renewer: LeaseRenewer | None) -> None:
         """Ends the process if a job holds the event loop past its time and grace: nothing else can stop it."""
+        silent = self._unanswered * self._every
+        self._unanswered += 1
         self._call(self._answer)
-        silent = time.monotonic() - self._answered_at
         slot = self._current.slot
         if silent < 2 * CHECK_EVERY or slot is None:
             return
@@ -191,7 +193,7 @@ class LeaseRenewalThread:
             os._exit(EXIT_STUCK)
 
     def _answer(self) -> None:
-        self._answered_at = time.monotonic()
+        self._unanswered = 0
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
