@@ -18,6 +18,7 @@ from dutiful.store.claims import ClaimRequest
 from dutiful.worker.lanes.fetcher import MOST_HINTED
 from servers import PostgresServer
 from suite.builders import new_job
+from tenanted import opened
 
 HOSTILE = {
     "a priority beyond int": json.dumps([["default", 99_999_999_999]]),
@@ -170,5 +171,11 @@ async def test_a_full_queue_of_notifications_refuses_nothing() -> None:
             assert server.run_sql("select count(*) from dutiful.ready") == str(stored)
             worries = (await client.store.queries.health())["worries"]
         assert [f"process {reader.get_server_pid()} of role stranger" in worry for worry in worries] == [True]
+        # A role that sees its own transactions alone is told of none: it may be any other's.
+        server.run_sql("grant usage on schema dutiful to stranger")
+        server.run_sql("grant select on all tables in schema dutiful to stranger")
+        async with opened(server.dsn().replace("postgres@", "stranger@"), "dutiful") as limited:
+            worries = (await limited.queries.health())["worries"]
+        assert ["process" in worry for worry in worries] == [False]
         await reader.close()
         await writer.close()

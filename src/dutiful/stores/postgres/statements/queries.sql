@@ -35,12 +35,14 @@ select current_setting('server_version') as server_version,
        current_user as role;
 
 -- name: notification_queue
--- How full it is, and the oldest transaction of the server: a session that listens reads nothing during its own.
+-- How full it is, and the oldest transaction of the server: a session that listens reads nothing during its own. A role
+-- that does not see those of all others learns of none, because its own are hardly at fault.
 select pg_notification_queue_usage() as share, {notify_room} as hinted, a.pid, a.usename::text as role
 from (select) one
 left join lateral (
     select pid, usename from pg_stat_activity
     where xact_start is not null and backend_type = 'client backend' and pid <> pg_backend_pid()
+      and pg_has_role('pg_read_all_stats', 'usage')
     order by xact_start limit 1
 ) a on true;
 
