@@ -31,6 +31,7 @@ DIFFERENT = {
     "WorkerRecord.process": "it may change between two calls",
     "WorkerRecord.seen_at": "SQLite writes fewer heartbeats of idle workers",
     "events.changes_since": "reaches back by the age of open transactions, which only Postgres has",
+    "events.marks": "each store makes its own",
     "locks.mode": "SQLite has no lock sessions",
     "metrics.roll_up": "steps differ in size",
     "promotion.unblock": "a hint for the next step; the jobs' rows are compared",

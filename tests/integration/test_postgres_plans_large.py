@@ -289,6 +289,8 @@ def _reads(jobs: Jobs) -> Iterator[Named]:
     yield "job_records", _named("job_records", 15_000, some)
     yield "outcomes", _named("outcomes", 7_000, some)
     yield "job_snapshots", _named("job_snapshots", 25_000, some)
+    yield "job_marks", _named("job_marks", 25_000, some)
+    yield "job_result", _named("job_result", 50, some[0], None, NOW)
     lately = TOTAL - ROWS
     yield "changes_since", _named("changes_since", 80_000, born(lately), job_id(lately), ROWS, None)  # reads all leases
     yield "queue_level_heads", _named("queue_level_heads", 300, None, ["default"], 1_000)

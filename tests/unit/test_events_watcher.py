@@ -11,11 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from dutiful.core.errors import StoreUnavailable, StreamOverflow
-from dutiful.core.events import Event, EventType, JobView
+from dutiful.core.events import Event, EventType, JobView, LeftOut
 from dutiful.core.job import JobRecord, Progress
 from dutiful.core.states import State
 from dutiful.delivery.in_process import InProcessDelivery
-from dutiful.events import EventStream, Gap, Item, Subscription, Watcher, feeds, watcher
+from dutiful.events import EventStream, Gap, Item, Snapshot, Subscription, Watcher, feeds, watcher
 from dutiful.events.history import PAGE, SeenEvents
 from dutiful.store.events import JobChange, JobChanges, Tombstone
 from dutiful.web.sse import Bookmark, Encoded
@@ -60,6 +60,8 @@ class Fake:
         self.jobs: dict[UUID, JobView] = {}
         self.now = 0.0
         self.polls: list[int] = []
+        self.views_read: list[int] = []
+        self.results: dict[UUID, str] = {}
         self.listeners: set[UUID] = set()
         self.deleted: list[Tombstone] = []
         self.away = self.cut = False
@@ -74,10 +76,19 @@ class Fake:
     async def has_listeners(self, *, now: datetime | None = None) -> bool:
         return bool(self.listeners)
 
-    async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
+    async def marks(self, job_ids: Sequence[UUID]) -> list[JobChange]:
         self._answer()
         self.polls.append(len(job_ids))
+        return [JobChange(job_id, repr(self.jobs[job_id])) for job_id in job_ids if job_id in self.jobs]
+
+    async def views(self, job_ids: Sequence[UUID], *, largest: int | None = None) -> list[JobView]:
+        self._answer()
+        self.views_read.append(len(job_ids))
         return [self.jobs[job_id] for job_id in job_ids if job_id in self.jobs]
+
+    async def result(self, job_id: UUID, left_out: LeftOut) -> str | None:
+        self._answer()
+        return self.results.get(job_id)
 
     def _answer(self) -> None:
         if self.away:
@@ -206,7 +217,7 @@ async def test_two_hundred_subscribers_of_single_jobs_are_served_by_one_poll() -
     watching = Watcher(fake, InProcessDelivery())
     streams = [watching.subscribe(Subscription(jobs=frozenset({job_id})), snapshot=False) for job_id in jobs]
     opened = [await stream.__aenter__() for stream in streams]
-    await until(lambda: fake.polls[-1] == 200)
+    await until(lambda: fake.polls[-1:] == [200])
     fake.polls.clear()
 
     fake.jobs = {job_id: view(job_id, 0, ended=1) for job_id in jobs}
@@ -344,6 +355,62 @@ async def test_a_cancelled_read_loses_nothing() -> None:
     assert [item.type for item in items] == ["enqueued"]
 
 
+async def test_no_job_is_read_again_until_it_has_another_mark() -> None:
+    fake, job_id = Fake(), uuid4()
+    fake.jobs = {job_id: view(job_id, 0)}
+    async with Watcher(fake, InProcessDelivery()).subscribe(Subscription(jobs=frozenset({job_id}))) as stream:
+        await read(stream, 1)
+        await until(lambda: len(fake.polls) > 1)  # of which the first read what had happened since the snapshot
+        fake.polls.clear()
+        fake.views_read.clear()
+        await until(lambda: len(fake.polls) > 5)
+        assert fake.views_read == []
+        fake.jobs = {job_id: view(job_id, 0, ended=1)}
+        assert [item.type for item in await read(stream, 1)] == ["completed"]
+        assert fake.views_read == [1]
+
+
+async def test_what_happens_while_a_stream_joins_one_that_is_polled_is_sent_to_it() -> None:
+    fake, job_id = Fake(), uuid4()
+    fake.jobs = {job_id: view(job_id, 0)}
+    watching, views = Watcher(fake, InProcessDelivery()), fake.views
+    wanted = Subscription(jobs=frozenset({job_id}))
+    async with watching.subscribe(wanted, snapshot=False) as first:
+
+        async def late(job_ids: Sequence[UUID], *, largest: int | None = None) -> list[JobView]:
+            """What the second stream begins with; the first is sent all that happens before that stream is added."""
+            found = await views(job_ids)
+            fake.views = views  # type: ignore[method-assign]
+            fake.jobs = {job_id: view(job_id, 0, ended=1)}
+            assert [item.type for item in await read(first, 1)] == ["completed"]
+            return found
+
+        await until(lambda: len(fake.polls) > 1)
+        fake.views = late  # type: ignore[method-assign]
+        async with watching.subscribe(wanted, snapshot=False) as second:
+            assert [item.type for item in await read(second, 1)] == ["completed"]
+
+
+async def test_a_snapshot_whose_result_is_gone_is_replaced_by_a_newer_one() -> None:
+    fake, job_id = Fake(), uuid4()
+    fake.jobs = {job_id: view(job_id, 0, ended=1).without(True, [])}
+    async with Watcher(fake, InProcessDelivery()).subscribe(Subscription(jobs=frozenset({job_id}))) as stream:
+        fake.jobs = {job_id: view(job_id, 0, progress=1)}
+        (item,) = await read(stream, 1)
+    assert isinstance(item, Snapshot) and item.job == fake.jobs[job_id].job
+
+
+async def test_a_stream_that_ends_while_the_store_is_away_says_that_a_result_is_missing() -> None:
+    fake, job_id = Fake(), uuid4()
+    fake.jobs = {job_id: view(job_id, 0, ended=1).without(True, [])}
+    watching = Watcher(fake, InProcessDelivery())
+    async with watching.subscribe(Subscription(jobs=frozenset({job_id}))) as stream:
+        fake.away = True
+        await watching.close()
+        with pytest.raises(StreamOverflow, match="look its job up"):
+            await read(stream, 1)
+
+
 # --- a bookmark
 
 
@@ -369,16 +436,16 @@ async def test_a_slow_poll_does_not_delay_all_streams_for_long(monkeypatch: pyte
     fake, paused, now = Fake(), list[float](), [100.0]
     fake.jobs[JOB] = view(JOB, 0)
 
-    async def slow(job_ids: Sequence[UUID]) -> list[JobView]:
+    async def slow(job_ids: Sequence[UUID]) -> list[JobChange]:
         now[0] += 2 * watcher.POLL_INTERVAL
-        return [fake.jobs[JOB]]
+        return []
 
     async def wait(event: asyncio.Event, seconds: float) -> None:
         paused.append(seconds)
         await asyncio.sleep(0)
 
     monkeypatch.setattr(watcher, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(fake, "views", slow)
+    monkeypatch.setattr(fake, "marks", slow)
     monkeypatch.setattr(watcher, "_wait", wait)
     watching = Watcher(fake, InProcessDelivery())
     async with watching.subscribe(Subscription(jobs=frozenset({JOB}))):
@@ -391,9 +458,9 @@ async def test_a_subscriber_that_joins_while_the_last_poll_is_given_up_starts_an
 ) -> None:
     fake, hanging = Fake(), asyncio.Event()
     fake.jobs[JOB] = view(JOB, 0)
-    views = fake.views
+    marks = fake.marks
 
-    async def stuck(job_ids: Sequence[UUID]) -> list[JobView]:
+    async def stuck(job_ids: Sequence[UUID]) -> list[JobChange]:
         hanging.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -402,9 +469,9 @@ async def test_a_subscriber_that_joins_while_the_last_poll_is_given_up_starts_an
     watching = Watcher(fake, InProcessDelivery())
     wanted = Subscription(jobs=frozenset({JOB}))
     async with watching.subscribe(wanted, snapshot=False):
-        monkeypatch.setattr(fake, "views", stuck)
+        monkeypatch.setattr(fake, "marks", stuck)
         await asyncio.wait_for(hanging.wait(), 5)
-        monkeypatch.setattr(fake, "views", views)
+        monkeypatch.setattr(fake, "marks", marks)
     async with watching.subscribe(wanted, snapshot=False) as stream:  # its poll is cancelled, and may not have ended
         fake.jobs[JOB] = view(JOB, 0, ended=1)
         (item,) = await read(stream, 1)

@@ -43,6 +43,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """Stands for a large result until a reader is ready for it: that of a job, or of a phase, which ended then."""
+
+    phase: str | None
+    ended_at: datetime
+
+
 class PostView(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one webhook message; `ended_at` is unset while it is pending."""
 
@@ -64,6 +71,20 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[AttemptRecord] = []
     posts: list[PostView] = []
     stale_sent_at: datetime | None = None
+
+    def without(self, result: bool, phases: Collection[str]) -> "JobView":
+        """The view with LeftOut for the result of the job, and for those of these phases."""
+        job, kept = self.job, self.phases
+        if result and job.finished_at is not None:
+            job = msgspec.structs.replace(job, result=LeftOut(None, job.finished_at))
+        if phases:
+            kept = [
+                msgspec.structs.replace(phase, result=LeftOut(phase.name, phase.ended_at))
+                if phase.name in phases and phase.ended_at is not None
+                else phase
+                for phase in kept
+            ]
+        return msgspec.structs.replace(self, job=job, phases=kept)
 
     @property
     def webhook_sent(self) -> bool:

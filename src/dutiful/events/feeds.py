@@ -9,7 +9,6 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core.events import Event, JobView, events_of
-from dutiful.core.job import JobRecord
 from dutiful.events.history import LATE, PAGE, SeenEvents, deletion_events
 from dutiful.events.items import Gap
 from dutiful.events.stream import EventStream
@@ -127,13 +126,20 @@ class AllJobsFeed:
         return (await self._store.changes_since(None, 1)).until
 
 
+class _Sent(msgspec.Struct, frozen=True):
+    """What a stream has been sent of a job: the keys of events, and the job's mark, read before them."""
+
+    keys: frozenset[str]
+    mark: str | None = None
+
+
 class SingleJobsFeed:
     """Streams that get events of given jobs."""
 
     def __init__(self) -> None:
-        self._sent: dict[UUID, dict[EventStream, frozenset[str]]] = {}  # keys of events
+        self._sent: dict[UUID, dict[EventStream, _Sent]] = {}
         self._jobs: dict[EventStream, set[UUID]] = {}
-        self._last: dict[UUID, JobRecord] = {}
+        self._gone: dict[UUID, Tombstone] = {}  # as it will be if the job has none
         self._missing: dict[UUID, float] = {}  # since when, on the monotonic clock
 
     @property
@@ -142,9 +148,18 @@ class SingleJobsFeed:
 
     def add(self, stream: EventStream, view: JobView) -> None:
         """Adds a stream; from the next poll on, it gets the events that the view does not show yet."""
-        self._sent.setdefault(view.job.id, {})[stream] = frozenset(event.key for event in events_of(view))
-        self._jobs.setdefault(stream, set()).add(view.job.id)
-        self._last[view.job.id] = view.job
+        job = view.job
+        self._sent.setdefault(job.id, {})[stream] = _Sent(frozenset(event.key for event in events_of(view)))
+        self._jobs.setdefault(stream, set()).add(job.id)
+        self._gone[job.id] = Tombstone(
+            job_id=job.id,
+            kind=job.kind,
+            queue=job.queue,
+            tenant=job.tenant,
+            correlation_id=job.correlation_id,
+            deleted_at=job.created_at,
+            sent_at=job.created_at,
+        )
 
     def remove(self, stream: EventStream) -> None:
         for job_id in self._jobs.pop(stream, set()):
@@ -154,29 +169,44 @@ class SingleJobsFeed:
         """The streams of each job, copied before a poll: those that are added later have newer views."""
         return {job_id: tuple(streams) for job_id, streams in self._sent.items()}
 
-    def missing(self, subscribers: Subscribers, views: Mapping[UUID, JobView]) -> set[UUID]:
+    def changed(self, subscribers: Subscribers, marks: Mapping[UUID, str]) -> set[UUID]:
+        """Returns the jobs that have another mark than when a stream was sent their events."""
+        return {
+            job_id
+            for job_id, mark in marks.items()
+            for sent in map(self._sent.get(job_id, {}).get, subscribers[job_id])
+            if sent is not None and sent.mark != mark
+        }
+
+    def missing(self, subscribers: Subscribers, marks: Mapping[UUID, str]) -> set[UUID]:
         """Returns the jobs that no longer exist."""
-        gone = subscribers.keys() - views.keys()
+        gone = subscribers.keys() - marks.keys()
         self._missing = {job_id: self._missing.get(job_id, time.monotonic()) for job_id in gone}
         return gone
 
     def new_events(
-        self, subscribers: Subscribers, views: Mapping[UUID, JobView], tombstones: Mapping[UUID, Tombstone]
+        self,
+        subscribers: Subscribers,
+        marks: Mapping[UUID, str],
+        views: Mapping[UUID, JobView],
+        tombstones: Mapping[UUID, Tombstone],
     ) -> Iterator[tuple[EventStream, Event]]:
         """Yields for each stream the events not sent to it before, which count as sent from now on."""
         for job_id, streams in subscribers.items():
             view = views.get(job_id)
+            if view is None and job_id in marks:  # not changed, or deleted since its mark was read
+                continue
             events = events_of(view) if view is not None else self._deleted(job_id, tombstones)
-            keys = frozenset(event.key for event in events)
+            now = _Sent(frozenset(event.key for event in events), marks.get(job_id))
             for stream in streams:
                 sent = self._sent.get(job_id, {}).get(stream)
                 if sent is None:  # it left during the poll
                     continue
                 for event in events:
-                    if event.key not in sent:
+                    if event.key not in sent.keys:
                         yield stream, event
                 if view is not None:
-                    self._sent[job_id][stream], self._last[job_id] = keys, view.job
+                    self._sent[job_id][stream] = now
                 elif events:
                     self._jobs[stream].discard(job_id)
                     self._drop(job_id, stream)
@@ -188,23 +218,14 @@ class SingleJobsFeed:
     def _deleted(self, job_id: UUID, tombstones: Mapping[UUID, Tombstone]) -> list[Event]:
         if job_id in tombstones:
             return deletion_events(tombstones[job_id])
-        if job_id not in self._last or time.monotonic() - self._missing.get(job_id, time.monotonic()) < TOMBSTONE_WAIT:
+        if job_id not in self._gone or time.monotonic() - self._missing.get(job_id, time.monotonic()) < TOMBSTONE_WAIT:
             return []
-        job, now = self._last[job_id], datetime.now(UTC)
-        made_up = Tombstone(
-            job_id=job_id,
-            kind=job.kind,
-            queue=job.queue,
-            tenant=job.tenant,
-            correlation_id=job.correlation_id,
-            deleted_at=now,
-            sent_at=now,
-        )
-        return deletion_events(made_up)
+        now = datetime.now(UTC)
+        return deletion_events(msgspec.structs.replace(self._gone[job_id], deleted_at=now, sent_at=now))
 
     def _drop(self, job_id: UUID, stream: EventStream) -> None:
         streams = self._sent.get(job_id, {})
         streams.pop(stream, None)
         if not streams:
-            for table in (self._sent, self._last, self._missing):
+            for table in (self._sent, self._gone, self._missing):
                 table.pop(job_id, None)

@@ -11,16 +11,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from dutiful.core.events import Event, EventType, JobView, events_of
-from dutiful.store.events import EventStore, JobChange, JobChanges, Tombstone
+from dutiful.store.events import EventStore, JobChange, Tombstone
 
 PAGE = 2_000
 # How much later than its own time an event may become visible, besides what the store makes up for itself.
 LATE = timedelta(seconds=2)
 VIEW_BATCH = 500
-# Results are part of events, and may be large. A page of history ends when it has so many bytes of them. Few jobs are
-# loaded at first, then as many as would fit if they were like the last ones, but never many: large ones may come next.
-PAGE_BYTES = 4 * 1024 * 1024
-FIRST_BATCH, LARGEST_BATCH = 4, 100
+# Bytes of a result that waits in memory with its event; a larger one is read when the reader is ready for it.
+LARGEST = 8 * 1024
 SEEN_LIMIT = 10_000
 
 
@@ -116,40 +114,18 @@ class History:
         self._begin = self._since = since
         self._seen = SeenEvents()
         self._over = False
-        self._changes: JobChanges | None = None  # what was read last, until all its jobs are loaded
-        self._unloaded: dict[UUID, frozenset[str]] = {}
-        self._batch = FIRST_BATCH
 
     async def page(self) -> list[Event] | None:
         """Returns the next events, perhaps none; None once the present is reached."""
         if self._over:
             return None
         async with self._turns.turn(self._tenant):
-            if self._changes is None:
-                self._changes = await self._store.changes_since(self._since, PAGE, tenant=self._tenant)
-                self._unloaded = self._seen.unseen(self._changes.changes)
-            unseen, views = await self._load_some()
-        changes = self._changes
-        tombstones = () if self._unloaded else changes.tombstones
-        events = self._seen.new_events(unseen, views, tombstones, self.cutoff)
-        if not self._unloaded:
-            self._since, self._over, self._changes = changes.until, not changes.more, None
+            changes = await self._store.changes_since(self._since, PAGE, tenant=self._tenant)
+            unseen = self._seen.unseen(changes.changes)
+            views = await load_views(self._store, unseen)
+        events = self._seen.new_events(unseen, views, changes.tombstones, self.cutoff)
+        self._since, self._over = changes.until, not changes.more
         return events
-
-    async def _load_some(self) -> tuple[dict[UUID, frozenset[str]], dict[UUID, JobView]]:
-        """Loads jobs until they are enough for a page; returns their marks, and those that exist."""
-        views: dict[UUID, JobView] = {}
-        left, size = [*self._unloaded], 0
-        while left and size < PAGE_BYTES:
-            batch, left = left[: self._batch], left[self._batch :]
-            found = await self._store.views(batch)
-            views.update({view.job.id: view for view in found})
-            loaded = sum(map(_size, found))
-            size += loaded
-            fitting = PAGE_BYTES * len(batch) // max(loaded, 1)
-            self._batch = max(1, min(fitting, 2 * self._batch, LARGEST_BATCH))
-        unseen, self._unloaded = self._unloaded, {job_id: self._unloaded[job_id] for job_id in left}
-        return {job_id: marks for job_id, marks in unseen.items() if job_id not in self._unloaded}, views
 
     @property
     def cutoff(self) -> datetime:
@@ -157,17 +133,20 @@ class History:
         return max(self._begin, self._since - LATE)
 
 
-def _size(view: JobView) -> int:
-    """The bytes of its results."""
-    results = [view.job.result, *(phase.result for phase in view.phases)]
-    return sum(len(msgspec.json.encode(result)) for result in results if result is not None)
-
-
 async def load_views(store: EventStore, job_ids: Iterable[UUID]) -> dict[UUID, JobView]:
-    """Loads the jobs that exist, in batches small enough not to delay other statements."""
+    """Loads the jobs that exist, without large results."""
+    return {view.job.id: view for batch in _batches(job_ids) for view in await store.views(batch, largest=LARGEST)}
+
+
+async def load_marks(store: EventStore, job_ids: Iterable[UUID]) -> dict[UUID, str]:
+    """Loads the marks of the jobs that exist."""
+    return {found.job_id: found.mark for batch in _batches(job_ids) for found in await store.marks(batch)}
+
+
+def _batches(job_ids: Iterable[UUID]) -> list[list[UUID]]:
+    """Small enough not to delay other statements."""
     wanted = list(job_ids)
-    batches = [wanted[start : start + VIEW_BATCH] for start in range(0, len(wanted), VIEW_BATCH)]
-    return {view.job.id: view for batch in batches for view in await store.views(batch)}
+    return [wanted[start : start + VIEW_BATCH] for start in range(0, len(wanted), VIEW_BATCH)]
 
 
 def deletion_events(tombstone: Tombstone) -> list[Event]:

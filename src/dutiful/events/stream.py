@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from dutiful.core.errors import StreamOverflow
+from dutiful.core.errors import DutifulError, StreamOverflow
 from dutiful.core.events import Event, EventType
 from dutiful.events.history import History
 from dutiful.events.items import Gap, Item, Subscription
+from dutiful.events.results import LargeResults, lacks_result
 
 BUFFER = 256
+RETRY = 1.0  # seconds until a result is read again after the store did not answer
 
 
 class EventStream:
@@ -22,13 +24,16 @@ class EventStream:
     then StreamOverflow.
     """
 
-    def __init__(self, subscription: Subscription, limit: int = BUFFER) -> None:
+    def __init__(self, subscription: Subscription, limit: int = BUFFER, *, results: LargeResults | None = None) -> None:
         self.subscription = subscription
         self.since: datetime | None = None  # of the last item read: no item still to come happened earlier
         self._limit = limit
         self._first: deque[tuple[Item, datetime | None]] = deque()
         self._history: History | None = None
         self._reading: asyncio.Task[list[Event] | None] | None = None
+        self._results = results
+        self._lacking: tuple[Item, datetime | None] | None = None  # what comes next, without its results
+        self._completing: asyncio.Task[Item | None] | None = None
         self._live_from: datetime | None = None
         self._from_history: set[tuple[UUID, str]] = set()
         self._buffer: OrderedDict[tuple[UUID, str], tuple[Item, datetime | None]] = OrderedDict()
@@ -41,7 +46,9 @@ class EventStream:
 
     async def __anext__(self) -> Item:
         while (item := self._next_available()) is None:
-            if self._history is not None:
+            if self._lacking is not None:
+                await self._complete(*self._lacking)
+            elif self._history is not None:
                 await self._read_history(self._history)
             elif self.dropped:
                 raise StreamOverflow(
@@ -63,14 +70,47 @@ class EventStream:
         return items
 
     def _next_available(self) -> Item | None:
-        if self._first:
-            item, self.since = self._first.popleft()
-            return item
-        while self._buffer and self._history is None:  # history comes first
-            _, (item, self.since) = self._buffer.popitem(last=False)
-            if not (isinstance(item, Event) and (item.job_id, item.key) in self._from_history):
+        while self._lacking is None and (found := self._pop()) is not None:
+            item, since = found
+            if self._results is not None and lacks_result(item):
+                self._lacking = found
+            else:
+                self.since = since
                 return item
         return None
+
+    def _pop(self) -> tuple[Item, datetime | None] | None:
+        if self._first:
+            return self._first.popleft()
+        while self._buffer and self._history is None:  # history comes first
+            _, (item, since) = self._buffer.popitem(last=False)
+            if not (isinstance(item, Event) and (item.job_id, item.key) in self._from_history):
+                return item, since
+        return None
+
+    async def _complete(self, item: Item, since: datetime | None) -> None:
+        """Puts the large results of the next item into it; leaves the item out if they have been deleted meanwhile."""
+        if self._completing is None:
+            self._completing = asyncio.create_task(self._with_results(item), name="dutiful results")
+        await asyncio.wait([self._completing])  # as of history
+        completing, self._completing = self._completing, None
+        complete = completing.result()
+        self._lacking = None
+        if complete is not None:
+            self._first.appendleft((complete, since))
+
+    async def _with_results(self, item: Item) -> Item | None:
+        assert self._results is not None
+        while True:
+            try:
+                return await self._results.put_into(item)
+            except DutifulError as error:
+                if self._ended:
+                    raise StreamOverflow(
+                        "the stream has ended before a large result was read, and the store does not answer: "
+                        "look its job up"
+                    ) from error
+            await asyncio.sleep(RETRY)
 
     async def _read_history(self, history: History) -> None:
         since = history.cutoff
@@ -93,8 +133,9 @@ class EventStream:
 
     def close(self) -> None:
         """Stops what it reads; its reader has left."""
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._reading, self._completing):
+            if task is not None:
+                task.cancel()
 
     def begin(self, items: Sequence[Item]) -> None:
         """Puts these before all others; they do not count towards the limit."""

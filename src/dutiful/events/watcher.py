@@ -15,8 +15,9 @@ from dutiful.core.events import Event, events_of
 from dutiful.core.job import job_not_found
 from dutiful.delivery.base import Delivery
 from dutiful.events.feeds import AllJobsFeed, SingleJobsFeed
-from dutiful.events.history import History, HistoryTurns, load_views
+from dutiful.events.history import History, HistoryTurns, load_marks, load_views
 from dutiful.events.items import Snapshot, Subscription, check_since
+from dutiful.events.results import LargeResults
 from dutiful.events.stream import EventIndex, EventStream
 from dutiful.store.events import EventStore, Tombstone
 
@@ -33,9 +34,10 @@ class Watcher:
     """Runs while there are subscribers, and costs nothing without them."""
 
     def __init__(self, store: EventStore, delivery: Delivery, readers: int = READERS) -> None:
-        """`readers`: how many streams may read history at a time."""
+        """`readers`: how many streams may read history, or large results, at a time."""
         self._store = store
         self._turns = HistoryTurns(readers)
+        self._results = LargeResults(store, self._turns)
         self._delivery = delivery
         self._singles = SingleJobsFeed()
         self._all = AllJobsFeed(store)
@@ -56,7 +58,7 @@ class Watcher:
     ) -> AsyncIterator[EventStream]:
         """Opens a stream from now on, or from `since` on; leaving the block closes it."""
         check_since(since)
-        stream = EventStream(subscription)
+        stream = EventStream(subscription, results=self._results)
         try:
             if subscription.jobs is None:
                 await self._join(stream, since)
@@ -182,11 +184,13 @@ class Watcher:
 
     async def _poll(self) -> None:
         subscribers, batch = self._singles.subscribers(), await self._all.poll()
-        views = await load_views(self._store, subscribers.keys() | (batch.unseen.keys() if batch else set()))
-        tombstones = await self._tombstones(self._singles.missing(subscribers, views))
+        marks = await load_marks(self._store, subscribers)
+        changed = self._singles.changed(subscribers, marks)
+        views = await load_views(self._store, changed | (batch.unseen.keys() if batch else set()))
+        tombstones = await self._tombstones(self._singles.missing(subscribers, marks))
         # From here to the last offer nothing may fail or wait: what counts as sent is sent.
         by_stream: defaultdict[EventStream, list[Event]] = defaultdict(list)
-        for stream, event in self._singles.new_events(subscribers, views, tombstones):
+        for stream, event in self._singles.new_events(subscribers, marks, views, tombstones):
             by_stream[stream].append(event)
         for stream, events in by_stream.items():
             stream.offer(sorted(events, key=lambda event: event.at), None)

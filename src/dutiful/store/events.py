@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.events import JobView
+from dutiful.core.events import JobView, LeftOut
 
 
 class JobChange(msgspec.Struct, frozen=True):
@@ -52,8 +52,17 @@ class EventStore(Protocol):
     async def has_listeners(self, *, now: datetime | None = None) -> bool:
         """Whether any listener is registered now."""
 
-    async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
-        """The jobs that exist, each with everything that events are derived from, in one snapshot; without payloads."""
+    async def marks(self, job_ids: Sequence[UUID]) -> list[JobChange]:
+        """A mark of each job that exists: another one once there is another event of it. No result is read."""
+
+    async def views(self, job_ids: Sequence[UUID], *, largest: int | None = None) -> list[JobView]:
+        """The jobs that exist, each with everything that events are derived from, in one snapshot; without payloads.
+
+        Instead of a result of more than `largest` bytes there is LeftOut.
+        """
+
+    async def result(self, job_id: UUID, left_out: LeftOut) -> str | None:
+        """The JSON of a result that a view has left out; None if it is there no more."""
 
     async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
         """Jobs of which anything changed since `since` (None: now): state, progress, webhook posts, deletion.

@@ -5,7 +5,7 @@ import base64
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -109,26 +109,31 @@ async def event_stream(
                 bookmark = bookmark or Bookmark(stream.since)
             for piece in _pieces(items, stream, bookmark, encoded or ENCODED):
                 yield piece
+                del piece
                 await asyncio.sleep(0)  # a socket that takes everything at once must not starve others
 
 
-def _pieces(
-    items: Sequence[Item], stream: EventStream, bookmark: Bookmark | None, encoded: "Encoded"
-) -> Iterator[bytes]:
-    """Frames that the reader has not had yet; each has an id, because the connection may end anywhere."""
-    piece = bytearray()
-    for item in items:
+def _pieces(items: list[Item], stream: EventStream, bookmark: Bookmark | None, encoded: "Encoded") -> Iterator[bytes]:
+    """Frames that the reader has not had yet; each has an id, because the connection may end anywhere.
+
+    Takes the items away, because a reader may take its time over a piece, and they may be large.
+    """
+    frames: list[bytes] = []
+    items.reverse()
+    while items:
+        item = items.pop()
         if isinstance(item, Event) and bookmark is not None and stream.since is not None:
             if bookmark.has(item):
                 continue
             bookmark.move(stream.since, item)
-            piece += f"id: {bookmark}\n".encode()
-        piece += encoded.frame(item)
-        if len(piece) > PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    if piece:
-        yield bytes(piece)
+            frames.append(f"id: {bookmark}\n".encode())
+        frames.append(encoded.frame(item))
+        del item
+        if sum(map(len, frames)) > PIECE_BYTES:
+            frames = [b"".join(frames)]
+            yield frames.pop()
+    if frames:
+        yield b"".join(frames)
 
 
 class Encoded:
@@ -166,4 +171,4 @@ ENCODED = Encoded()
 
 
 def _frame(event: str, data: Any) -> bytes:
-    return f"event: {event}\ndata: {msgspec.json.encode(data).decode()}\n\n".encode()
+    return b"".join((f"event: {event}\ndata: ".encode(), msgspec.json.encode(data), b"\n\n"))

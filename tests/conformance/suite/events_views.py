@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from dutiful.core.events import EventType, JobView, events_of
+from dutiful.core.events import EventType, JobView, LeftOut, events_of
 from dutiful.core.job import PhaseState
 from dutiful.core.outcome import Failed, Partial
 from dutiful.store import Store
@@ -43,15 +43,20 @@ async def view(store: Store, job_id: UUID) -> JobView:
 
 
 class Listener:
-    """Reads one job's events as they become known, each once."""
+    """Reads one job's events as they become known, each once; with each, the job's mark is another one."""
 
     def __init__(self, store: Store, job_id: UUID) -> None:
         self._store, self._job_id = store, job_id
         self._seen: set[str] = set()
+        self._mark: str | None = None
 
     async def new_events(self) -> list[str]:
+        (change,) = await self._store.events.marks([self._job_id])
         events = events_of(await view(self._store, self._job_id), self._seen)
+        assert not events or change.mark != self._mark
+        assert await self._store.events.marks([self._job_id]) == [change], "as long as nothing happens"
         self._seen |= {event.key for event in events}
+        self._mark = change.mark
         return [event.type.value for event in events]
 
 
@@ -87,6 +92,40 @@ class EventViewSuite:
 
         assert sorted(found.job.id for found in views) == sorted(job.id for job in jobs)
         assert sum(len(found.phases) for found in views) == 150
+
+    async def test_only_existing_jobs_have_marks(self, store: Store) -> None:
+        jobs = [await enqueue_one(store), await enqueue_one(store)]
+
+        assert await store.events.marks([]) == []
+        assert {found.job_id for found in await store.events.marks([new_id(), *jobs])} == {*jobs}
+
+    async def test_large_results_are_left_out_and_read_one_by_one(self, store: Store) -> None:
+        small, large, larger = '"1234"', '"12345"', '"é2345678"'
+        job_id = await enqueue_one(store, options=PIPELINE)
+        claimed = await claim_one(store, now=at(1))
+        await report_all(store, mark(claimed, "download"), now=at(2))
+        await report_all(store, mark(claimed, "download", PhaseState.COMPLETED, result=large), now=at(3))
+        await complete(store, claimed, result=larger, now=at(4))
+        other = await finish_one(store, Partial(small, (OOPS,)))
+
+        views = {view.job.id: view for view in await store.events.views([job_id, other], largest=len(small))}
+        assert views[other] == await view(store, other)
+        of_job, of_phase = LeftOut(None, at(4)), LeftOut("download", at(3))
+        found, whole = views[job_id], await view(store, job_id)
+        assert found.job == msgspec.structs.replace(whole.job, result=of_job)
+        assert found.phases == [msgspec.structs.replace(whole.phases[0], result=of_phase), *whole.phases[1:]]
+        assert [await store.events.result(job_id, one) for one in (of_job, of_phase)] == [larger, large]
+        for gone in (LeftOut(None, at(3)), LeftOut("download", at(4)), LeftOut("upload", at(3))):
+            assert await store.events.result(job_id, gone) is None
+        assert await store.events.result(new_id(), of_job) is None
+
+    async def test_the_size_of_a_result_is_that_of_its_text_in_bytes(self, store: Store) -> None:
+        job_id = await finish_one(store, Partial('"éééé"', (OOPS,)))
+
+        (found,) = await store.events.views([job_id], largest=10)
+        (without,) = await store.events.views([job_id], largest=9)
+
+        assert found.job.result == "éééé" and isinstance(without.job.result, LeftOut)
 
     async def test_a_new_job_has_the_event_enqueued(self, store: Store) -> None:
         assert await Listener(store, await enqueue_one(store)).new_events() == ["enqueued"]

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from dutiful.core import ids
-from dutiful.core.events import JobView
+from dutiful.core.events import JobView, LeftOut
 from dutiful.core.json import read_as
 from dutiful.store.events import JobChange, JobChanges, Tombstone
 from dutiful.stores.postgres.engine.subject import Subject
@@ -16,8 +16,16 @@ from dutiful.stores.postgres.engine.subject import Subject
 CLOCKS = timedelta(seconds=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
-_view = msgspec.json.Decoder(JobView)
 _tombstone = msgspec.json.Decoder(Tombstone)
+
+
+class _Found(msgspec.Struct):
+    view: JobView
+    large: bool
+    large_phases: list[str]
+
+
+_view, _found = msgspec.json.Decoder(JobView), msgspec.json.Decoder(_Found)
 
 
 class PostgresEvents(Subject):
@@ -30,10 +38,21 @@ class PostgresEvents(Subject):
     async def has_listeners(self, *, now: datetime | None = None) -> bool:
         return bool((await self._db.fetch(self._sql["has_listeners"], now))[0][0])
 
-    async def views(self, job_ids: Sequence[UUID]) -> list[JobView]:
+    async def marks(self, job_ids: Sequence[UUID]) -> list[JobChange]:
+        return [JobChange(*row) for row in await self._rows("job_marks", "job_id, mark", job_ids)]
+
+    async def views(self, job_ids: Sequence[UUID], *, largest: int | None = None) -> list[JobView]:
         if not job_ids:
             return []
-        return [read_as(_view, row[0]) for row in await self._rows("job_snapshots", "job_snapshots", job_ids)]
+        if largest is None:
+            return [read_as(_view, row[0]) for row in await self._rows("job_snapshots", "job_snapshots", job_ids)]
+        rows = await self._rows("job_views", "job_views", job_ids, largest)
+        found = [read_as(_found, row[0]) for row in rows]
+        return [one.view.without(one.large, one.large_phases) for one in found]
+
+    async def result(self, job_id: UUID, left_out: LeftOut) -> str | None:
+        rows = await self._rows("job_result", "job_result", job_id, left_out.phase, left_out.ended_at)
+        return rows[0][0] if rows else None
 
     async def changes_since(self, since: datetime | None, limit: int, *, tenant: str | None = None) -> JobChanges:
         floor = None if since is None else ids.floor_at(max(since - CLOCKS, _EPOCH))

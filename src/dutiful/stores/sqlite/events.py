@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dutiful.core.events import JobView, PostView
+from dutiful.core.events import JobView, LeftOut, PostView
 from dutiful.core.ids import floor_at
 from dutiful.store.events import JobChange, JobChanges, Tombstone
 from dutiful.stores.sqlite import progress, queries
@@ -38,8 +38,22 @@ class SqliteEvents(Subject):
         return await self._engine.read(lambda db: db.row(SQL["has_listeners"], (clock(now),)) is not None)
 
     @reads
-    def views(self, db: Connection, job_ids: Sequence[UUID]) -> list[JobView]:
-        return [view for job_id in job_ids if (view := _view(db, job_id)) is not None]
+    def marks(self, db: Connection, job_ids: Sequence[UUID]) -> list[JobChange]:
+        found = ((job_id, db.value(SQL["job_mark"], (job_id.bytes,))) for job_id in job_ids)
+        return [JobChange(job_id, mark) for job_id, mark in found if mark is not None]
+
+    @reads
+    def views(self, db: Connection, job_ids: Sequence[UUID], *, largest: int | None = None) -> list[JobView]:
+        return [view for job_id in job_ids if (view := _view(db, job_id, largest)) is not None]
+
+    @reads
+    def result(self, db: Connection, job_id: UUID, left_out: LeftOut) -> str | None:
+        wanted = (job_id.bytes, micros(left_out.ended_at))
+        if left_out.phase is None:
+            found: str | None = db.value(SQL["result_of_job"], wanted)
+        else:
+            found = db.value(SQL["result_of_phase"], (*wanted, left_out.phase))
+        return found
 
     @reads
     def tombstones(self, db: Connection, job_ids: Sequence[UUID]) -> list[Tombstone]:
@@ -86,19 +100,23 @@ class SqliteEvents(Subject):
         )
 
 
-def _view(db: Connection, job_id: UUID) -> JobView | None:
-    row = queries.job_row(db, job_id, queries.PAYLOAD)
+def _view(db: Connection, job_id: UUID, largest: int | None) -> JobView | None:
+    large: list[str | None] = []
+    if largest is not None:
+        large = [phase for (phase,) in db.rows(SQL["large_results"], {"job_id": job_id.bytes, "largest": largest})]
+    row = queries.job_row(db, job_id, (*queries.PAYLOAD, *([queries.RESULT] if None in large else [])))
     if row is None:
         return None
     sent_at, claim_id = row[-2:]
-    return JobView(
+    view = JobView(
         job=queries.record(row),
         claim_id=claim_id,
-        phases=progress.phases(db, job_id),
+        phases=progress.phases(db, job_id, largest),
         attempts=queries.attempts(db, job_id),
         posts=[_POST.decode(post) for post in db.rows(SQL["post_views"], (job_id.bytes,))],
         stale_sent_at=maybe_moment(sent_at),
     )
+    return view.without(None in large, [phase for phase in large if phase is not None]) if large else view
 
 
 def _tombstones(db: Connection, job_ids: Iterable[bytes]) -> Iterator[Tombstone]:

@@ -74,8 +74,11 @@ def _last(db: Connection, mark: PhaseMark, now: int) -> str | None:
     return to_json({"phase": mark.name, **kept, "updated_at": moment(at)})
 
 
-def phases(db: Connection, job_id: UUID) -> list[PhaseRecord]:
-    return [PHASE.decode(row) for row in db.rows(SQL["phases"], (job_id.bytes,))]
+def phases(db: Connection, job_id: UUID, largest: int | None = None) -> list[PhaseRecord]:
+    """The phases of a job, without results of more than `largest` bytes."""
+    if largest is None:
+        return [PHASE.decode(row) for row in db.rows(SQL["phases"], (job_id.bytes,))]
+    return [PHASE.decode(row) for row in db.rows(SQL["small_phases"], {"job_id": job_id.bytes, "largest": largest})]
 
 
 def any_phase(db: Connection) -> bool:

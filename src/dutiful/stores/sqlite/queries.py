@@ -34,7 +34,8 @@ _PROGRESS = Columns(
 
 
 # Columns of select_jobs that may be large, and those that lists do not show.
-PAYLOAD, SUMMARY = ("j.payload",), ("j.payload", "j.subject", "f.result")
+RESULT = "f.result"
+PAYLOAD, SUMMARY = ("j.payload",), ("j.payload", "j.subject", RESULT)
 
 
 class SqliteQueries(Subject):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecord, NewJob, Unique
+from dutiful.core.job import AttemptRecord, Claim, Inserted, Insertion, JobRecord, NewJob, PhaseRecord, Unique
 from dutiful.core.metrics.alert import Alert
 from dutiful.core.review.audit import AuditEvent
 from dutiful.core.settle import Change
@@ -130,6 +130,12 @@ def _without(left_out: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     return tuple(f"null::jsonb as {name}" if name in left_out else name for name in names)
 
 
+def _small(names: Sequence[str]) -> Sequence[str]:
+    """The names, with no result if it is larger than the parameter p_largest."""
+    small = "case when not {schema}.is_larger(result, p_largest) then result end as result"
+    return tuple(small if name == "result" else name for name in names)
+
+
 # Plain lists of names. SQL writes `{post}` for the names, and `{post of p}` for them as columns of `p`.
 LISTS: dict[str, Sequence[str]] = {
     "carried": CARRIED,
@@ -137,7 +143,8 @@ LISTS: dict[str, Sequence[str]] = {
     "record": JobRecord.__struct_fields__,
     "attempts": AttemptRecord.__struct_fields__,
     "summary": _without(("payload", "result", "subject"), JobRecord.__struct_fields__),
-    "viewed": _without(("payload",), JobRecord.__struct_fields__),
+    "viewed": _small(_without(("payload",), JobRecord.__struct_fields__)),
+    "viewed_phase": _small(PhaseRecord.__struct_fields__),
     "stats": AttemptStats.__struct_fields__,
     "alert": Alert.__struct_fields__,
     "audit": AuditEvent.__struct_fields__,

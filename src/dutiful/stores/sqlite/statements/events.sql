@@ -62,6 +62,30 @@ UNION ALL
 SELECT sent_at, job_id, NULL FROM dutiful_tombstone WHERE sent_at > :from AND sent_at <= :bound
 ORDER BY 1;
 
+-- name: job_mark
+-- Columns that a result comes after, so that it is not read.
+SELECT json_array(
+    (SELECT claim_id FROM dutiful_lease WHERE job_id = j.id),
+    (SELECT finished_at FROM dutiful_finished WHERE job_id = j.id),
+    (SELECT updated_at FROM dutiful_progress WHERE job_id = j.id),
+    (SELECT json_array(count(*), max(id), max(claim_id), max(ended_at))
+     FROM dutiful_attempt INDEXED BY dutiful_attempt_job WHERE job_id = j.id),
+    (SELECT group_concat(ended_at) FROM (SELECT ended_at FROM dutiful_phase WHERE job_id = j.id ORDER BY name)),
+    (SELECT group_concat(ended_at) FROM (SELECT ended_at FROM dutiful_webhook_post WHERE job_id = j.id ORDER BY id)),
+    (SELECT sent_at FROM dutiful_stale WHERE job_id = j.id))
+FROM dutiful_job j WHERE j.id = ?;
+
+-- name: large_results
+SELECT NULL FROM dutiful_finished WHERE job_id = :job_id AND length(CAST(result AS BLOB)) > :largest
+UNION ALL
+SELECT name FROM dutiful_phase WHERE job_id = :job_id AND length(CAST(result AS BLOB)) > :largest;
+
+-- name: result_of_job
+SELECT result FROM dutiful_finished WHERE job_id = ? AND finished_at = ?;
+
+-- name: result_of_phase
+SELECT result FROM dutiful_phase WHERE job_id = ? AND ended_at = ? AND name = ?;
+
 -- name: tenant_of
 SELECT tenant FROM dutiful_job WHERE id = ?;
 

@@ -33,6 +33,14 @@ SELECT percent, overall, message, items, updated_at FROM dutiful_progress WHERE 
 -- name: phases
 SELECT {phase_columns} FROM dutiful_phase WHERE job_id = ? ORDER BY position, name;
 
+-- name: small_phases
+SELECT {phase_columns} FROM (
+    SELECT job_id, name, position, state, attempt, started_at, ended_at, error, progress,
+           CASE WHEN length(CAST(result AS BLOB)) <= :largest THEN result END AS result
+    FROM dutiful_phase
+)
+WHERE job_id = :job_id ORDER BY position, name;
+
 -- name: stop_phase
 -- An interruption is not the phase's fault, so it spends no attempt.
 UPDATE dutiful_phase

@@ -24,28 +24,84 @@ end $$;
 
 revoke execute on function {schema}.listen, {schema}.unlisten from public;
 
--- Returns those of these jobs that exist, with all that events are derived from, as JSON, of one database snapshot.
--- Their payloads are not among that.
-create or replace function {schema}.job_snapshots(p_jobs uuid[]) returns setof json
+-- Returns whether a result has more bytes than that as text; none is larger than null. Of one that is stored in far more
+-- bytes than such a text could take, this is known without reading it.
+create or replace function {schema}.is_larger(p_result jsonb, p_largest int) returns boolean
+language sql immutable as $$
+    select case when p_largest is null or p_result is null then false
+                when pg_column_size(p_result) > 1000 + 16 * p_largest::bigint then true
+                else octet_length(p_result::text) > p_largest end
+$$;
+
+-- Returns those of these jobs that exist, with all that events are derived from, as JSON, of one database snapshot, and
+-- which results are left out, because they have more than p_largest bytes. Payloads are not among that.
+create or replace function {schema}.job_views(p_jobs uuid[], p_largest int) returns setof json
 language plpgsql stable set timezone = 'UTC' {look_up_ids} as $$
 begin
     -- What is aggregated is ordered by what no index has: in the order of one, all of it might be read.
     return query
     select json_build_object(
-        'job', to_json(v),
-        'claim_id', coalesce((select l.claim_id from {schema}.lease l where l.job_id = v.id),
-                             (select f.claim_id from {schema}.finished f where f.job_id = v.id)),
-        'phases', coalesce((
-            select json_agg(to_json(p) order by p.position, p.name) from {schema}.phase p where p.job_id = v.id), '[]'),
-        'attempts', coalesce((
-            select json_agg(to_json(a) order by a.id + 0) from {schema}.attempt a where a.job_id = v.id), '[]'),
-        'posts', coalesce((
-            select json_agg(json_build_object(
-                       'id', p.id, 'url', p.url, 'state', p.state, 'attempts', p.attempts, 'ended_at', p.ended_at,
-                       'status', p.status, 'error', p.error) order by p.id::text)
-            from {schema}.webhook_post p where p.job_id = v.id), '[]'),
-        'stale_sent_at', (select s.sent_at from {schema}.stale s where s.job_id = v.id))
+        'view', json_build_object(
+            'job', to_json(v),
+            'claim_id', coalesce((select l.claim_id from {schema}.lease l where l.job_id = v.id),
+                                 (select f.claim_id from {schema}.finished f where f.job_id = v.id)),
+            'phases', coalesce((
+                select json_agg(to_json(p) order by p.position, p.name)
+                from (select {viewed_phase} from {schema}.phase x where x.job_id = v.id) p), '[]'),
+            'attempts', coalesce((
+                select json_agg(to_json(a) order by a.id + 0) from {schema}.attempt a where a.job_id = v.id), '[]'),
+            'posts', coalesce((
+                select json_agg(json_build_object(
+                           'id', p.id, 'url', p.url, 'state', p.state, 'attempts', p.attempts, 'ended_at', p.ended_at,
+                           'status', p.status, 'error', p.error) order by p.id::text)
+                from {schema}.webhook_post p where p.job_id = v.id), '[]'),
+            'stale_sent_at', (select s.sent_at from {schema}.stale s where s.job_id = v.id)),
+        'large', coalesce((
+            select {schema}.is_larger(f.result, p_largest) from {schema}.finished f where f.job_id = v.id), false),
+        'large_phases', coalesce((
+            select json_agg(p.name) from {schema}.phase p
+            where p.job_id = v.id and {schema}.is_larger(p.result, p_largest)), '[]'))
     from (select {viewed} from {schema}.job_records(p_jobs)) v;
+end $$;
+
+-- Returns the same with all results, however large.
+create or replace function {schema}.job_snapshots(p_jobs uuid[]) returns setof json
+language plpgsql stable {look_up_ids} as $$
+begin
+    return query select v -> 'view' from {schema}.job_views(p_jobs, null) v;
+end $$;
+
+-- Returns a mark of each of these jobs that exists: another one once there is another event of it. Results are not read.
+create or replace function {schema}.job_marks(p_jobs uuid[]) returns table (job_id uuid, mark text)
+language plpgsql stable set timezone = 'UTC' {look_up_ids} as $$ #variable_conflict use_column
+begin
+    return query
+    select j.id, json_build_array(
+        (select l.claim_id from {schema}.lease l where l.job_id = j.id),
+        (select f.finished_at from {schema}.finished f where f.job_id = j.id),
+        (select g.updated_at from {schema}.progress g where g.job_id = j.id),
+        (select json_build_array(count(*), max(a.id + 0), max(a.claim_id), max(a.ended_at))
+         from {schema}.attempt a where a.job_id = j.id),
+        (select json_agg(p.ended_at order by p.position, p.name) from {schema}.phase p where p.job_id = j.id),
+        (select json_agg(p.ended_at order by p.id::text) from {schema}.webhook_post p where p.job_id = j.id),
+        (select s.sent_at from {schema}.stale s where s.job_id = j.id))::text
+    from {schema}.job j where j.id = any (p_jobs);
+end $$;
+
+-- Returns the result of a job, or of its phase, that ended at this time; no row if there is none.
+create or replace function {schema}.job_result(p_job uuid, p_phase text, p_ended timestamptz) returns setof text
+language plpgsql stable {look_up_ids} as $$
+begin
+    if not exists (select 1 from {schema}.job j where j.id = p_job) then
+        return;  -- or it is another tenant's
+    end if;
+    -- Times are compared in a way that has no use for an index: in that of the time, many rows may be read.
+    return query
+    select f.result::text from {schema}.finished f
+    where f.job_id = p_job and p_phase is null and f.finished_at is not distinct from p_ended
+    union all
+    select p.result::text from {schema}.phase p
+    where p.job_id = p_job and p.name = p_phase and p.ended_at is not distinct from p_ended;
 end $$;
 
 -- Returns the time before which no more rows can appear. A transaction that has written has a transaction id, and its
