@@ -181,5 +181,6 @@ async def test_a_store_that_is_away_costs_no_result_nor_does_a_read_that_is_give
         reading = asyncio.create_task(anext(stream))
         await asyncio.sleep(0)
         reading.cancel()
-        item = await anext(stream)
+        async with asyncio.timeout(20):
+            item = await anext(stream)
         assert isinstance(item, Snapshot) and item.job.result == text_of(0) and counted.refusals == 0
