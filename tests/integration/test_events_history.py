@@ -9,12 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 from event_jobs import of_type, reaching, read_until
 from running_workers import eventually
 
 from dutiful import Dutiful
 from dutiful.client.client import Client
 from dutiful.core import ids
+from dutiful.events import history
 from dutiful.events.history import History, HistoryTurns
 from dutiful.store.events import JobChanges
 from dutiful.stores.postgres import PostgresStore
@@ -101,15 +103,34 @@ async def test_a_page_of_history_has_no_large_results_in_memory_and_loses_no_eve
         made[job.id] = "x" * (100_000 if n < 40 else 10)
         await complete(store, claimed, result=f'"{made[job.id]}"')
 
-    history = History(store.events, LONG_AGO, HistoryTurns(1))
+    reader = History(store.events, LONG_AGO, HistoryTurns(1))
     held = 0
-    while (page := await history.page()) is not None:
+    while (page := await reader.page()) is not None:
         held += sum(len(event.data["result"]) for event in page if isinstance(event.data.get("result"), str))
     assert held == 20 * 10, "of 4 MB"
 
     async with app.events(since=LONG_AGO, types=["completed"]) as stream:
         events: list[Any] = [await anext(stream) for _ in made]
     assert {event.job_id: event.data["result"] for event in events} == made, "each comes, with its result"
+
+
+async def test_a_page_of_history_has_few_results_in_memory_also_of_those_that_could_wait(
+    app: Dutiful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PAGE_BYTES", 50_000)
+    store = (await app.client()).store
+    jobs = [new_job() for _ in range(50)]
+    await store.jobs.insert(jobs)
+    text = "x" * 5_000
+    for claimed in await claim(store, limit=50):
+        await complete(store, claimed, result=f'"{text}"')
+
+    page = await History(store.events, LONG_AGO, HistoryTurns(1)).page()
+    held = [event.data["result"] for event in page or () if event.type == "completed"]
+    assert len(held) == 50 and sum(len(one) for one in held if isinstance(one, str)) <= 50_000
+    async with app.events(since=LONG_AGO, types=["completed"]) as stream:
+        events: list[Any] = [await anext(stream) for _ in jobs]
+    assert [event.data["result"] for event in events] == [text] * 50
 
 
 async def test_a_page_of_history_touches_few_rows_however_many_there_are(pg18_url: str) -> None:

@@ -14,7 +14,7 @@ from event_jobs import of_type, reaching, read_until
 from running_workers import eventually
 
 from dutiful import Dutiful, Snapshot
-from dutiful.core.errors import StoreUnavailable
+from dutiful.core.errors import DataRefused, StoreUnavailable
 from dutiful.core.events import JobView, LeftOut
 from dutiful.core.job import PhaseState
 from dutiful.events import feeds, watcher
@@ -38,6 +38,7 @@ class Counted:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.read = self.looks = self.refusals = 0
+        self.refusal: Exception = StoreUnavailable("gone fishing")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -56,7 +57,7 @@ class Counted:
     async def result(self, job_id: UUID, left_out: LeftOut) -> str | None:
         if self.refusals:
             self.refusals -= 1
-            raise StoreUnavailable("gone fishing")
+            raise self.refusal
         found: str | None = await self._store.result(job_id, left_out)
         self.read += len(found or "")
         return found
@@ -184,3 +185,23 @@ async def test_a_store_that_is_away_costs_no_result_nor_does_a_read_that_is_give
         async with asyncio.timeout(20):
             item = await anext(stream)
         assert isinstance(item, Snapshot) and item.job.result == text_of(0) and counted.refusals == 0
+
+
+async def test_a_refusal_that_would_last_reaches_the_reader(app: Dutiful) -> None:
+    store = (await app.client()).store
+    (job_id,) = await made(store, 1)
+    await done(store, job_id)
+    async with counting(app) as counted, app.events(job_id) as stream:
+        counted.refusals, counted.refusal = 1_000, DataRefused("no right to read it")
+        async with asyncio.timeout(20):
+            with pytest.raises(DataRefused):
+                await anext(stream)
+
+
+async def test_results_do_not_wait_for_the_history_of_their_tenant(app: Dutiful) -> None:
+    client = await app.client()
+    (job_id,) = await made(client.store, 1)
+    await done(client.store, job_id)
+    async with client.watcher._turns.turn(None), app.events(job_id) as stream, asyncio.timeout(20):
+        item: Any = await anext(stream)
+    assert item.job.result == text_of(0)

@@ -19,6 +19,7 @@ LATE = timedelta(seconds=2)
 VIEW_BATCH = 500
 # Bytes of a result that waits in memory with its event; a larger one is read when the reader is ready for it.
 LARGEST = 8 * 1024
+PAGE_BYTES = 4 * 1024 * 1024  # of all results of jobs that a page of history keeps for one stream
 SEEN_LIMIT = 10_000
 
 
@@ -87,19 +88,20 @@ class SeenEvents:
 
 
 class HistoryTurns:
-    """Lets a few streams read a page of history at a time, and one of each tenant.
+    """Lets a few streams read a page of history, or a large result, at a time, and one of each tenant.
 
     The rest of the store's connections is for others. A tenant waits behind one page of each other tenant at most,
-    because both locks are fair.
+    because both locks are fair. Its results wait for none of its own pages, so that readers of history do not hold up
+    those of live events.
     """
 
     def __init__(self, readers: int) -> None:
         self._readers = asyncio.Semaphore(readers)
-        self._tenants: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
+        self._tenants: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, tenant: str | None) -> AsyncIterator[None]:
-        lock = self._tenants.setdefault(tenant, asyncio.Lock())
+    async def turn(self, tenant: str | None, what: str = "history") -> AsyncIterator[None]:
+        lock = self._tenants.setdefault((what, tenant), asyncio.Lock())
         async with lock, self._readers:
             yield
 
@@ -122,7 +124,7 @@ class History:
         async with self._turns.turn(self._tenant):
             changes = await self._store.changes_since(self._since, PAGE, tenant=self._tenant)
             unseen = self._seen.unseen(changes.changes)
-            views = await load_views(self._store, unseen)
+            views = await load_views(self._store, unseen, min(LARGEST, PAGE_BYTES // max(len(unseen), 1)))
         events = self._seen.new_events(unseen, views, changes.tombstones, self.cutoff)
         self._since, self._over = changes.until, not changes.more
         return events
@@ -133,9 +135,9 @@ class History:
         return max(self._begin, self._since - LATE)
 
 
-async def load_views(store: EventStore, job_ids: Iterable[UUID]) -> dict[UUID, JobView]:
-    """Loads the jobs that exist, without large results."""
-    return {view.job.id: view for batch in _batches(job_ids) for view in await store.views(batch, largest=LARGEST)}
+async def load_views(store: EventStore, job_ids: Iterable[UUID], largest: int = LARGEST) -> dict[UUID, JobView]:
+    """Loads the jobs that exist, without results of more than `largest` bytes."""
+    return {view.job.id: view for batch in _batches(job_ids) for view in await store.views(batch, largest=largest)}
 
 
 async def load_marks(store: EventStore, job_ids: Iterable[UUID]) -> dict[UUID, str]:

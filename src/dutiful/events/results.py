@@ -54,7 +54,7 @@ class LargeResults:
     async def _result(self, tenant: str | None, job_id: UUID, left_out: LeftOut) -> object:
         key = (job_id, left_out)
         if (text := self._kept.get(key)) is None:
-            async with self._turns.turn(tenant):  # another stream may have read it meanwhile
+            async with self._turns.turn(tenant, "results"):  # another stream may have read it meanwhile
                 text = self._kept.get(key) or await self._store.result(job_id, left_out)
             if text is None:
                 raise LookupError(job_id)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from dutiful.core.errors import DutifulError, StreamOverflow
+from dutiful.core.errors import StoreUnavailable, StreamOverflow
 from dutiful.core.events import Event, EventType
 from dutiful.events.history import History
 from dutiful.events.items import Gap, Item, Subscription
@@ -104,7 +104,7 @@ class EventStream:
         while True:
             try:
                 return await self._results.put_into(item)
-            except DutifulError as error:
+            except StoreUnavailable as error:  # any other error would only come again: the reader gets it
                 if self._ended:
                     raise StreamOverflow(
                         "the stream has ended before a large result was read, and the store does not answer: "
