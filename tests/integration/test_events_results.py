@@ -205,3 +205,28 @@ async def test_results_do_not_wait_for_the_history_of_their_tenant(app: Dutiful)
     async with client.watcher._turns.turn(None), app.events(job_id) as stream, asyncio.timeout(20):
         item: Any = await anext(stream)
     assert item.job.result == text_of(0)
+
+
+async def test_two_readers_of_a_stream_share_its_items(app: Dutiful) -> None:
+    store = (await app.client()).store
+    jobs = await made(store, 2)
+    await done(store, *jobs)
+    async with app.events(jobs) as stream, asyncio.timeout(20):
+        items: list[Any] = [*await asyncio.gather(anext(stream), anext(stream))]
+    assert {item.job.result for item in items} == {text_of(0), text_of(1)}
+
+
+async def test_a_stream_that_is_closed_while_a_result_is_read_ends_for_its_reader(app: Dutiful) -> None:
+    client = await app.client()
+    (job_id,) = await made(client.store, 1)
+    await done(client.store, job_id)
+
+    async def read(stream: Any) -> list[Any]:
+        return [item async for item in stream]
+
+    async with client.watcher._turns.turn(None, "results"), asyncio.timeout(20):
+        async with app.events(job_id) as stream:
+            reading = asyncio.create_task(read(stream))
+            await asyncio.sleep(0)
+            assert stream._completing is not None
+        assert await reading == []

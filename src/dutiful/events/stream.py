@@ -92,8 +92,11 @@ class EventStream:
         """Puts the large results of the next item into it; leaves the item out if they have been deleted meanwhile."""
         if self._completing is None:
             self._completing = asyncio.create_task(self._with_results(item), name="dutiful results")
-        await asyncio.wait([self._completing])  # as of history
-        completing, self._completing = self._completing, None
+        completing = self._completing
+        await asyncio.wait([completing])  # as of history
+        if completing is not self._completing:
+            return
+        self._completing = None
         complete = completing.result()
         self._lacking = None
         if complete is not None:
@@ -116,9 +119,12 @@ class EventStream:
         since = history.cutoff
         if self._reading is None:
             self._reading = asyncio.create_task(history.page(), name="dutiful history")
+        reading = self._reading
         # A reader that gives up for a while, to send a ping, must not lose its turn.
-        await asyncio.wait([self._reading])
-        reading, self._reading = self._reading, None
+        await asyncio.wait([reading])
+        if reading is not self._reading:  # it was another reader's, or the stream was closed
+            return
+        self._reading = None
         page = reading.result()
         if page is None:
             self._history = None
@@ -132,10 +138,11 @@ class EventStream:
     # --- for the watcher
 
     def close(self) -> None:
-        """Stops what it reads; its reader has left."""
+        """Stops what it reads; its reader has left, or is about to."""
         for task in (self._reading, self._completing):
             if task is not None:
                 task.cancel()
+        self._history = self._reading = self._lacking = self._completing = None
 
     def begin(self, items: Sequence[Item]) -> None:
         """Puts these before all others; they do not count towards the limit."""
