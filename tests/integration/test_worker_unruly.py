@@ -256,7 +256,15 @@ async def test_a_job_that_ends_its_worker_by_a_fault_of_ours_spends_its_attempt(
             raise LookupError("this was not foreseen")
         return await run(self, claim, *args)
 
+    claiming, release_rest = list[str](), Settler.release_rest
+
+    def release(self: Settler) -> None:
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        claiming.extend(name for name in names if name.startswith("dutiful lane "))
+        release_rest(self)
+
     monkeypatch.setattr(Executor, "run", stumble)
+    monkeypatch.setattr(Settler, "release_rest", release)
     async with app, app.opened() as client:
         worker = asyncio.create_task(app.make_worker(client).run())
         other = await innocent.enqueue()
@@ -268,3 +276,4 @@ async def test_a_job_that_ends_its_worker_by_a_fault_of_ours_spends_its_attempt(
     assert (record.state, record.attempt) == (State.FAILED, 1)
     assert record.errors is not None and record.errors[0]["type"] == "LookupError"
     assert (unharmed.state, unharmed.attempt, unharmed.crashes) == (State.READY, 0, 0)
+    assert claiming == [], "they could claim what is released, and end without a word of it"

@@ -141,6 +141,10 @@ class Worker:
             await _cancel_all(services)
             interrupted = await self._drain(settler, slots, fetching)
         except BaseException:
+            for lane in lanes:
+                lane.close()
+            # A claim under way could take what is released here, and no worker would know of it.
+            await asyncio.wait(fetching, timeout=CLEANUP_SECONDS)
             # Jobs without an outcome are not at fault, so they spend no attempt; the one whose slot has ended has one.
             settler.release_rest()
             raise
