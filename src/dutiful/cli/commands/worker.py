@@ -262,7 +262,7 @@ async def _is_stuck(app: Dutiful, store: Store, worker_id: UUID, silent: float) 
         begun = any(worker.id == worker_id for worker in await store.workers.all())
         return begun and silent >= lease + watchdog
     if silent >= 2 * lease + watchdog:
-        return True  # nobody has taken its jobs over, and nobody ever would if all workers are stuck
+        return True  # no worker has taken its jobs over, and none ever will if all are stuck
     limits = [app.kinds[one.kind].timeout if one.kind in app.kinds else None for one in held]
     # Which of them keeps the interpreter is not known: its call may take as long as its own timeout says. It has
     # claimed nothing since, so each of them has run, or waited here, for longer.
