@@ -119,12 +119,15 @@ class ClaimSuite:
 
         assert [c.seq for c in claimed] == [second.seq, third.seq]
 
-    async def test_what_became_due_lately_is_claimed_below_the_seq_as_well(self, store: Store) -> None:
-        early, late, later = [await enqueue_one(store, now=at(seconds)) for seconds in (0, 0.7, 0.9)]
+    @pytest.mark.parametrize("tenants", [(), ("acme", "globex")], ids=["all jobs", "of tenants"])
+    async def test_what_became_due_lately_is_claimed_below_the_seq_as_well(
+        self, store: Store, tenants: tuple[str, ...]
+    ) -> None:
+        early, late, later = [await enqueue_one(store, tenant="acme", now=at(seconds)) for seconds in (0, 0.7, 0.9)]
         levels = [QueueLevel("default", 100, 2**62)]
 
-        assert [c.job_id for c in await claim(store, levels=levels, now=at(1))] == [late, later]
-        assert [c.job_id for c in await claim(store, now=at(1))] == [early]
+        assert [c.job_id for c in await claim(store, levels=levels, tenants=tenants, now=at(1))] == [late, later]
+        assert [c.job_id for c in await claim(store, tenants=tenants, now=at(1))] == [early]
 
     async def test_a_kind_outside_the_request_is_left_for_others(self, store: Store) -> None:
         await enqueue(store, *(new_job(kind="unknown") for _ in range(60)))

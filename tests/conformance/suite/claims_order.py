@@ -5,9 +5,11 @@ from uuid import UUID
 
 import pytest
 
+from dutiful.core.job import Unique
 from dutiful.core.outcome import Failed, Released, Snoozed
 from dutiful.store import Store
 from dutiful.store.claims import QueueLevel
+from dutiful.store.control import PauseScope
 from suite.builders import (
     KIND,
     OOPS,
@@ -20,6 +22,7 @@ from suite.builders import (
     enqueue,
     enqueue_one,
     new_job,
+    pause,
     settle,
     start_one,
 )
@@ -85,6 +88,39 @@ class ClaimOrderSuite:
         last = await enqueue_one(store, now=at(0.001))
 
         assert await claimed_order(store, at(1)) == [*(job.id for job in batch), last]
+
+    @pytest.mark.req("W21", "W69")
+    @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+    async def test_jobs_of_one_insert_have_their_places_by_their_times(self, store: Store, keyed: bool) -> None:
+        between = await enqueue_one(store, now=at(2))
+        seconds = [9, 1, None, 5, 3]
+        batch = [
+            new_job(run_at=None if n is None else at(n), unique=Unique(str(n)) if keyed else None) for n in seconds
+        ]
+        await enqueue(store, *batch, now=at(7))
+        await store.promotion.promote(10, now=at(9))
+
+        due = {n: job.id for n, job in zip(seconds, batch, strict=True)}
+        assert await claimed_order(store, at(10)) == [due[1], between, due[3], due[5], due[None], due[9]]
+
+    @pytest.mark.req("W21", "W69")
+    @pytest.mark.parametrize("together", [False, True], ids=["one at a time", "in one insert"])
+    async def test_a_pause_changes_no_places_of_jobs_with_times(self, store: Store, together: bool) -> None:
+        await pause(store, PauseScope.KIND, KIND)
+        other = [await enqueue_one(store, kind="other", now=at(seconds)) for seconds in (4, 15, 25)]
+        seconds = [30, 3, 20, 10, 5]  # two are over when they are enqueued, three become due during the pause
+        jobs = [new_job(run_at=at(n)) for n in seconds]
+        for some in [jobs] if together else [[job] for job in jobs]:
+            await enqueue(store, *some, now=at(7))
+        for now in (at(29), at(40)):
+            await store.promotion.promote(10, now=now)
+            await store.promotion.sweep(10, now=now)
+        await store.control.resume(PauseScope.KIND, KIND)
+        await store.promotion.sweep(10, now=at(41))
+
+        due = {n: job.id for n, job in zip(seconds, jobs, strict=True)}
+        expected = [due[3], other[0], due[5], due[10], other[1], due[20], other[2], due[30]]
+        assert await claimed_order(store, at(42)) == expected
 
     async def test_a_retried_job_has_its_place_by_the_time_at_which_it_was_due_again(self, store: Store) -> None:
         failed = await start_one(store)
