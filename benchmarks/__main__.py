@@ -121,7 +121,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="how many jobs a drain has, of the default")
     parser.add_argument("--pin-seconds", type=float, help="how long the snapshot is held, 120 by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the JSON files")
-    parser.add_argument("--table", action="store_true", help="README's table, in Markdown, in about 20 minutes")
+    parser.add_argument("--table", action="store_true", help="README's table, in Markdown, in less than half an hour")
     options = parser.parse_args()
     if options.table:
         options.only, options.peers = _scenarios(",".join(TABLE)), _names(",".join(PEERS))

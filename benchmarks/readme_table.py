@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.report import Sample, medians
 
-TABLE = ("drain1", "drain2", "enqueue-single", "enqueue-bulk", "latency", "unpinned", "pinned")
+TABLE = (
+    "drain1", "drain2", "enqueue-single", "enqueue-bulk", "latency", "latency-inside", "backlog", "unpinned", "pinned",
+)  # fmt: skip
 PEERS = ("dutiful", "dutiful-sqlite", "graphile", "pg-boss", "pgqueuer", "oban", "huey-full")
-PIN_S = 30.0  # a snapshot is held for shorter than elsewhere, so that a sitting takes about 20 minutes
+PIN_S = 30.0  # a snapshot is held for shorter than elsewhere, so that a sitting takes less than half an hour
 
 _NAMES = {
     "dutiful": "Dutiful",
@@ -28,6 +30,8 @@ _ROWS = (
     ("enqueue one at a time, jobs/s", "enqueue-single", ("jobs_per_s",)),
     ("enqueue in batches of 1,000", "enqueue-bulk", ("jobs_per_s",)),
     ("from enqueue to handler, idle worker, p50 / p99, ms", "latency", ("p50_ms", "p99_ms")),
+    ("the same with the worker in the process", "latency-inside", ("p50_ms", "p99_ms")),
+    ("with 500,000 jobs waiting behind, against 10,000", "backlog", ("ratio",)),
     ("under an old snapshot, against without one", "pinned", ("against_unpinned",)),
     ("memory of a worker in a drain, MB", "drain1", ("memory_mb",)),
 )
@@ -63,7 +67,7 @@ def _rounded(key: str, value: float) -> str:
     match key:
         case "jobs_per_s":
             return f"{round(value, -2 if value >= 10_000 else -1):,.0f}"
-        case "against_unpinned":
+        case "against_unpinned" | "ratio":
             return f"{value:.2f}"
         case _:
             return f"{value:.1f}" if key.endswith("_ms") else f"{value:.0f}"
