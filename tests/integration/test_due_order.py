@@ -56,7 +56,6 @@ async def test_jobs_that_became_due_while_no_worker_ran_start_in_that_order(app:
     await note.options(tenant="acme", run_at=now - timedelta(minutes=1)).enqueue(name="tenant's")
     await asyncio.sleep((soon - datetime.now(UTC)).total_seconds() + 0.1)
     await note.enqueue(name="last")
-    await (await app.client()).store.promotion.promote(10)
 
     async with running(app):
         await all_started(started, 6)

@@ -15,6 +15,7 @@ from dutiful.declare.lane import LaneSettings
 from dutiful.worker.lanes import lane as module
 from dutiful.worker.lanes.fetcher import FetchCursors, Suspects
 from dutiful.worker.lanes.lane import UNSTARTED_FOR, Lane
+from dutiful.worker.lanes.shares import FairBuffer
 from dutiful.worker.leases import Leases
 from dutiful.worker.slots import Slots, StopReason
 
@@ -137,6 +138,66 @@ async def test_claims_that_no_slot_takes_up_are_released_after_a_while(parts: Pa
     assert sorted(number for number, outcome in parts.settler.settled if outcome == Released(began=False)) == [1, 2]
     parts.leases.drop([1, 2])
     assert parts.suspects.reserve(lambda: None), "another lane may take the suspect"
+
+
+@pytest.mark.parametrize("crashes", [0, 1], ids=["an ordinary job", "a suspect, which goes before them"])
+async def test_claims_that_come_meanwhile_are_no_reason_to_keep_those_that_wait(
+    parts: Parts, clock: MovingClock, crashes: int
+) -> None:
+    parts.receive(new_claim(1), new_claim(2))
+    clock.now += UNSTARTED_FOR
+    parts.receive(new_claim(3, crashes=crashes))
+    parts.receive()  # as after a hint that brings nothing
+    parts.lane.release_unstarted()
+    assert parts.lane.buffered == 3
+    clock.now += 0.001
+    parts.lane.release_unstarted()
+    assert parts.lane.buffered == 0
+    assert sorted(number for number, _ in parts.settler.settled) == [1, 2, 3]
+
+
+async def test_a_fair_lane_does_not_claim_ahead_again_what_it_has_released(parts: Parts, clock: MovingClock) -> None:
+    deps: Any = (parts.cursors, parts.leases, parts.suspects, parts.executor, parts.settler, parts.slots)
+    lane = Lane(config_of(parts.claims), LaneSettings("fair", 4, fair=True), *deps)
+    assert isinstance(lane._buffer, FairBuffer)
+    lane._buffer.usual_run = 1e-4
+    for number in range(5):
+        parts.leases.add([claim := new_claim(number, tenant="acme")])
+        lane._receive([claim])
+    for _ in range(3):
+        lane._buffer.popleft()  # the fourth slot is for other tenants
+    lane.round_trip = 0.01
+    clock.now += UNSTARTED_FOR + 0.001
+    lane.release_unstarted()
+    assert lane.buffered == 0 and lane._demand()[0] == 1, "but for the slot that is kept"
+
+
+async def test_claims_that_are_known_to_be_lost_are_not_kept(parts: Parts) -> None:
+    parts.receive(new_claim(1))
+    parts.leases.drop([1])
+    parts.lane.release_unstarted()
+    assert parts.lane.buffered == 0
+
+
+async def test_a_lane_whose_slots_have_long_jobs_does_not_claim_at_the_pace_of_short_ones(
+    parts: Parts, clock: MovingClock
+) -> None:
+    parts.lane.rate = 50_000.0
+    clock.now += module.LOWERED_WITHIN
+    parts.lane._measure()
+    assert parts.lane.rate == 0.0
+
+
+async def test_a_lane_that_has_waited_for_jobs_claims_at_the_pace_of_the_last_ones(
+    parts: Parts, clock: MovingClock
+) -> None:
+    parts.run_slot()
+    await turns()
+    assert parts.lane.idle == 1
+    parts.lane.rate = 50_000.0
+    clock.now += 60
+    parts.lane._measure()
+    assert parts.lane.rate == 45_000.0
 
 
 async def test_no_other_suspect_is_claimed_before_the_outcome_of_the_last_one_is_stored(parts: Parts) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dutiful.core.errors import StoreAway
 from dutiful.delivery.base import EVERYWHERE
+from dutiful.maintenance import promotion
 from dutiful.maintenance import runner as module
 from dutiful.maintenance.runner import FOLLOWER_POLL, LEADER_POLL, MIN_PAUSE, MaintenanceRunner
 from dutiful.store.leadership import Patience, Survey
@@ -177,3 +178,18 @@ async def test_without_schedules_a_start_does_not_say_that_the_database_is_back(
         with pytest.raises(StoreAway):
             await maintaining.runner.run(WORKER, maintaining.on_ready)
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["the database is away"]
+
+
+async def test_what_is_due_when_a_worker_starts_is_promoted_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    left = [1_000, 1_000, 1_000, 7]
+
+    async def promote(limit: int) -> Any:
+        clock.now += 1
+        return SimpleNamespace(moved=left.pop(0) if left else 0)
+
+    monkeypatch.setattr(promotion, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    store: Any = SimpleNamespace(promotion=SimpleNamespace(promote=promote))
+    assert await promotion.promote_due(store, 2) and left == [1_000, 7], "a worker must start, however many are due"
+    assert await promotion.promote_due(store, 60) and left == []
+    assert not await promotion.promote_due(store, 60)

@@ -1,4 +1,4 @@
-"""Notices commits of other processes to a database file, at once and without a look at it while nothing happens."""
+"""Notices commits of other processes to a database file, at once; at rest, it looks four times a second."""
 
 import asyncio
 import logging

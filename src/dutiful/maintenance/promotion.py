@@ -14,6 +14,16 @@ TICK_TIME = 1.0  # seconds, so that other services get their turn
 SMALL_RELEASES, PER_SECONDS = 3, 1.0  # so many ticks in so many seconds may release less than a full batch
 
 
+async def promote_due(store: Store, seconds: float) -> bool:
+    """Makes all jobs ready that have become due, for so many seconds at most; whether there were any."""
+    end, found = time.monotonic() + seconds, False
+    while True:
+        promotion = await store.promotion.promote(BATCH)
+        found = found or promotion.moved > 0
+        if promotion.moved < BATCH or time.monotonic() >= end:
+            return found
+
+
 class Promoter:
     """Makes scheduled jobs ready when their time has come."""
 

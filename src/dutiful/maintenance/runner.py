@@ -15,6 +15,7 @@ from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
 from dutiful.maintenance.deliveries import Redelivery
 from dutiful.maintenance.dependents import Releaser
 from dutiful.maintenance.limits import Admitter
+from dutiful.maintenance.promotion import promote_due
 from dutiful.maintenance.rescuer import Rescuer
 from dutiful.maintenance.webhooks.sender import WebhookSender
 from dutiful.observe.outage import OutageLog
@@ -29,6 +30,7 @@ LEADER_TTL = timedelta(seconds=8)
 LEADER_POLL = 1.0
 FOLLOWER_POLL = 2.5
 MIN_PAUSE = 0.01
+PROMOTING_AT_START = 5.0  # seconds, so that a worker starts in time beside any number of them
 TICK_TIMEOUT = 15.0
 PART = "maintenance"
 
@@ -107,11 +109,16 @@ class MaintenanceRunner:
         return tuple(service.name for service in (*self._services, *self._slow))
 
     async def prepare(self) -> None:
-        """Before the first claim: stores what the code declares, and rescues jobs of workers known to be dead."""
+        """Before the first claim: stores what the code declares, rescues jobs of workers known to be dead, promotes.
+
+        What became due while no worker ran would else start behind younger jobs that were ready at once.
+        """
         await self._webhooks.declare()
         await self._store.jobs.put_payload_rules(self._rules)
         await self._store.jobs.put_defaults(self._defaults)
         await self._rescuer.rescue_orphans()
+        if await promote_due(self._store, PROMOTING_AT_START):
+            self._delivery.hint(EVERYWHERE, known_to=self)  # others may run, and it is not known that one leads
 
     async def close(self, timeout: float) -> None:
         """After run() has ended: waits for what services have in flight."""

@@ -29,7 +29,7 @@ from dutiful.worker.lanes.batch_runner import BatchRunner
 from dutiful.worker.lanes.fetcher import FetchCursors, Fetcher, Suspects
 from dutiful.worker.lanes.lending import Lending
 from dutiful.worker.lanes.selection import select
-from dutiful.worker.lanes.shares import FairBuffer, FairSource
+from dutiful.worker.lanes.shares import LONG, FairBuffer, FairSource
 from dutiful.worker.leases import Leases
 from dutiful.worker.settler import Settler
 from dutiful.worker.slots import Slot, Slots, StopReason
@@ -42,6 +42,7 @@ SOON = UNSTARTED_FOR / 4  # a slot that is free within this time can take up a s
 WORTH, WORTH_OF_SHORT = 0.02, 0.1
 SHORT = 10_000  # jobs a second
 SAMPLE = 0.005
+LOWERED_BY, LOWERED_WITHIN = 0.1, 0.5  # a share with each sample, and seconds
 AHEAD_SIZE = 64 * 2**20  # characters of payloads that are claimed ahead, because what waits should not fill the memory
 LEAST_BACKLOG = 100  # outcomes that wait to be stored, beyond which nothing is claimed; twice a batch, if that is more
 FIRST_RETRY, LONGEST_RETRY = 0.1, 2.0
@@ -83,7 +84,6 @@ class Lane:
         self._batch = config.settings.batch
         self._backlog = max(2 * self._batch, LEAST_BACKLOG)
         self._buffer: deque[Claim] | FairBuffer = deque() if self._fair is None else self._fair
-        self._buffered_at = 0.0
         self._gathering = Gathering()
         self._idle: deque[asyncio.Future[None]] = deque()  # of slots that wait for a claim
         self._wake = asyncio.Event()
@@ -231,12 +231,16 @@ class Lane:
                 self.lending.offer(self)
 
     def _measure(self) -> None:
-        """Raises the rate at once and lowers it slowly: pauses between batches are no reason to claim less."""
+        """Raises the rate at once and lowers it slowly: pauses between batches are no reason to claim less.
+
+        But where all slots have work, a pause is that of long jobs: the longer it was, the more it counts.
+        """
         taken, at = self._measured
         now = time.monotonic()
         if now - at >= SAMPLE:
             rate = (self.taken - taken) / (now - at)
-            self.rate = rate if rate > self.rate else 0.9 * self.rate + 0.1 * rate
+            weight = LOWERED_BY if self._idle else min(max(LOWERED_BY, (now - at) / LOWERED_WITHIN), 1.0)
+            self.rate = rate if rate > self.rate else (1 - weight) * self.rate + weight * rate
             self._measured = (self.taken, now)
 
     def _demand(self) -> tuple[int, int]:
@@ -277,7 +281,6 @@ class Lane:
                 self._buffer.appendleft(claim)
             else:
                 self._buffer.append(claim)
-        self._buffered_at = time.monotonic()
         if self.lending is not None:
             self.lending.hand_over(self)
         for _ in range(min(len(self._idle), len(self._buffer))):
@@ -291,11 +294,26 @@ class Lane:
                 return
 
     def release_unstarted(self) -> None:
-        """Releases claims that could not be started soon, so that another worker can run them."""
-        if len(self._buffer) and time.monotonic() - self._buffered_at > UNSTARTED_FOR:
-            self.rate = 0.0
+        """Releases claims that could not be started soon, so that another worker can run them.
+
+        By the one that has waited longest: others that come, or are started now and then, are no reason to keep it.
+        """
+        if self._waited_too_long():
+            self.rate = 0.0  # or the same jobs would be claimed ahead again
+            if self._fair is not None:
+                self._fair.usual_run = max(self._fair.usual_run, LONG)
             while len(self._buffer):
                 self._settle(self._buffer.popleft(), Released(began=False))
+
+    def _waited_too_long(self) -> bool:
+        now = time.monotonic()
+        for claim in self._buffer.firsts() if isinstance(self._buffer, FairBuffer) else self._buffer:
+            since = self._leases.valid_since(claim.claim_id, now, self._lease_seconds)
+            if since is None or now - since > UNSTARTED_FOR:
+                return True
+            if not claim.crashes:  # those behind it came later; suspects go before what came first
+                return False
+        return False
 
     # --- running
 

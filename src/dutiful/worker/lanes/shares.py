@@ -5,6 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from dutiful.core.job import Claim
 from dutiful.core.shares import Shares, Tenant
@@ -46,6 +47,10 @@ class FairBuffer:
         if not self._count:
             return False
         return bool(self._suspects) or self._is_open or any(not self._running[one] for one in self._claims)
+
+    def firsts(self) -> list[Claim]:
+        """Suspects, and then the first claim of each tenant, in the order in which they came."""
+        return [*self._suspects, *sorted((own[0] for own in self._claims.values()), key=attrgetter("claim_id"))]
 
     @property
     def _is_open(self) -> bool:
