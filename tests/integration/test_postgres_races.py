@@ -176,7 +176,7 @@ async def test_a_claim_passes_by_a_job_that_another_has_locked(
 
 @pytest.mark.req("W19")
 @pytest.mark.parametrize("tenants", [None, ["acme", "globex", "initech"]], ids=["all", "of tenants"])
-@pytest.mark.parametrize("first", [2, 5])
+@pytest.mark.parametrize("first", [2, 5, 9])
 @pytest.mark.parametrize("second", [1, 4])
 async def test_a_claim_beside_another_gets_the_next_jobs_at_once(
     store: PostgresStore, other: Any, pg18_url: str, tenants: list[str] | None, first: int, second: int
@@ -203,10 +203,23 @@ async def test_a_claim_beside_another_gets_the_next_jobs_at_once(
     assert [one.job_id for one in again] == ids[:first]
 
 
-async def test_a_claim_beside_another_gets_the_next_jobs_of_its_limit_alone(
+async def test_a_claim_for_tenants_takes_what_is_free_between_locked_jobs_of_all_levels(
     store: PostgresStore, other: Any, pg18_url: str
 ) -> None:
-    """Many jobs are locked, and a claim of one passes them."""
+    jobs = [new_job(priority=1 + n // 3, tenant=["globex", "acme"][n % 2]) for n in range(12)]
+    await enqueue(store, *jobs)
+    for n in (0, 1, 3, 4):
+        await lock(other, "ready", jobs[n].id)
+
+    levels = [QueueLevel("default", priority) for priority in (1, 2, 3, 4)]
+    claimed = await not_blocked(pg18_url, claim(store, limit=4, tenants=["acme", "globex"], levels=levels))
+
+    assert [one.job_id for one in claimed] == [jobs[n].id for n in (2, 5, 6, 7)]
+
+
+async def test_a_claim_of_one_job_for_tenants_passes_many_locked_ones(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
     jobs = [new_job(tenant=["globex", "acme"][n % 2]) for n in range(3_000)]
     await enqueue(store, *jobs)
     locked = await other.fetch("SELECT 1 FROM dutiful.ready WHERE job_id <> $1 FOR UPDATE", jobs[-1].id)
