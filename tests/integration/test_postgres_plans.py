@@ -12,9 +12,11 @@ import pytest
 import pytest_asyncio
 
 from databases import Postgres
+from dutiful.core.job import Claim
 from dutiful.core.limits import KindLimit, Limit
 from dutiful.core.outcome import Failed
 from dutiful.core.states import State
+from dutiful.store.claims import QueueLevel
 from dutiful.store.dead_letters import DeadLetterFilter
 from dutiful.stores.listing import Index
 from dutiful.stores.postgres import PostgresStore, dead_letters
@@ -52,8 +54,9 @@ def calling(function: str, args: Sequence[Any]) -> str:
 class MisledStore:
     """A store whose statistics were taken while its tables were empty, and one session with it."""
 
-    def __init__(self, store: PostgresStore, connection: Any, finished: list[UUID], dependent: UUID) -> None:
+    def __init__(self, store: PostgresStore, url: str, connection: Any, finished: list[UUID], dependent: UUID) -> None:
         self.store = store
+        self.url = url
         self.connection = connection
         self.finished = finished
         self.dependent = dependent
@@ -92,7 +95,7 @@ async def misled(request: pytest.FixtureRequest) -> AsyncIterator[MisledStore]:
     await store.jobs.insert([new_job(tenant="acme", correlation_id="order-7") for _ in range(JOBS)])
     finished = await finish(store, 1_000)
     dependent = await enqueue_one(store, tenant="acme", depends_on=tuple(finished[:3]))
-    yield MisledStore(store, connection, finished, dependent)
+    yield MisledStore(store, url, connection, finished, dependent)
     await connection.close()
     await store.close()
     server.drop_database("misled")
@@ -297,6 +300,32 @@ async def rolled_back(connection: Any) -> AsyncIterator[None]:
         yield
     finally:
         await transaction.rollback()
+
+
+@pytest.mark.parametrize("tenants", [None, ["acme"]], ids=["all", "of a tenant"])
+async def test_under_an_old_snapshot_a_claim_of_jobs_with_one_time_walks_over_none_that_were_claimed(
+    misled: MisledStore, tenants: list[str] | None
+) -> None:
+    queue = f"one time, {tenants}"
+    await misled.store.jobs.insert([new_job(queue=queue, run_at=T0, tenant="acme") for _ in range(5_000)], now=T0)
+    reader = await asyncpg.connect(misled.url)
+    await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    await reader.fetch("SELECT count(*) FROM dutiful.ready")
+    ask: dict[str, Any] = {"levels": [QueueLevel(queue, 100)], "suspects": 0, "now": at(9), "tenants": tenants or ()}
+    (first,) = await claim(misled.store, limit=1, **ask)
+
+    async def touched(last: Claim) -> int:
+        beyond = [queue], [100], [last.seq - 1], [KIND], 10, 0, LEASE, tenants, at(9), [last.job_id]
+        async with rolled_back(misled.connection):
+            return await misled.buffers("claim", ADA, "general", *beyond)
+
+    before = await touched(first)
+    claims = await claim(misled.store, limit=4_000, **ask)
+    after = await touched(claims[-1])
+    reader.terminate()
+    await complete(misled.store, first, *claims)
+
+    assert after < before + 30, "the rows that were claimed are on more pages"
 
 
 async def test_a_limit_that_a_kind_gets_reads_what_runs_and_not_all_jobs_for_each(misled: MisledStore) -> None:

@@ -14,11 +14,12 @@ from dutiful.core.job import NewJob, Scope, Unique
 from dutiful.core.outcome import Cancelled, Failed, Lost
 from dutiful.core.review.state import ReviewAct, ReviewState
 from dutiful.core.states import State
-from dutiful.store.claims import RefusalReason
+from dutiful.store.claims import QueueLevel, RefusalReason
 from dutiful.store.control import PauseScope
 from dutiful.stores.postgres import PostgresStore
 from postgres_locks import after_a_wait, blocked, not_blocked
 from suite.builders import (
+    BOB,
     EXPIRED,
     KIND,
     OOPS,
@@ -171,6 +172,62 @@ async def test_a_claim_passes_by_a_job_that_another_has_locked(
 
     assert [one.job_id for one in claimed] == [second.id]
     assert [one.job_id for one in await claim(store, now=now, **asked)] == [first.id]
+
+
+@pytest.mark.req("W19")
+@pytest.mark.parametrize("tenants", [None, ["acme", "globex", "initech"]], ids=["all", "of tenants"])
+@pytest.mark.parametrize("first", [2, 5, 9])
+@pytest.mark.parametrize("second", [1, 4])
+async def test_a_claim_beside_another_gets_the_next_jobs_at_once(
+    store: PostgresStore, other: Any, pg18_url: str, tenants: list[str] | None, first: int, second: int
+) -> None:
+    """A claim locks what it takes and no more, and a claim that finds only locked jobs looks on behind them."""
+    jobs = [new_job(priority=1 + n // 7, tenant=["globex", "acme", "initech", "acme"][n % 4]) for n in range(14)]
+    await enqueue(store, *jobs)
+    levels = [QueueLevel("default", 1), QueueLevel("default", 2)]
+    under_way = await other.fetch(
+        "SELECT job_id FROM dutiful.claim($1, 'general', $2, $3, $4, $5, $6, 0, $7, $8, $9)",
+        BOB, ["default"] * 2, [1, 2], [0, 0], [KIND], first, DAY, tenants, T0,
+    )  # fmt: skip
+    assert {row["job_id"] for row in under_way} == {job.id for job in jobs[:first]}
+
+    asked: dict[str, Any] = {"levels": levels, "tenants": tenants or ()}
+    claimed = await not_blocked(pg18_url, claim(store, limit=second, **asked))
+    rest = await not_blocked(pg18_url, claim(store, limit=100, **asked))
+    await other.execute("ROLLBACK")
+    again = await claim(store, limit=100, **asked)
+
+    ids = [job.id for job in jobs]
+    assert [one.job_id for one in claimed] == ids[first : first + second]
+    assert [one.job_id for one in rest] == ids[first + second :]
+    assert [one.job_id for one in again] == ids[:first]
+
+
+async def test_a_claim_for_tenants_takes_what_is_free_between_locked_jobs_of_all_levels(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    jobs = [new_job(priority=1 + n // 3, tenant=["globex", "acme"][n % 2]) for n in range(12)]
+    await enqueue(store, *jobs)
+    for n in (0, 1, 3, 4):
+        await lock(other, "ready", jobs[n].id)
+
+    levels = [QueueLevel("default", priority) for priority in (1, 2, 3, 4)]
+    claimed = await not_blocked(pg18_url, claim(store, limit=4, tenants=["acme", "globex"], levels=levels))
+
+    assert [one.job_id for one in claimed] == [jobs[n].id for n in (2, 5, 6, 7)]
+
+
+async def test_a_claim_of_one_job_for_tenants_passes_many_locked_ones(
+    store: PostgresStore, other: Any, pg18_url: str
+) -> None:
+    jobs = [new_job(tenant=["globex", "acme"][n % 2]) for n in range(3_000)]
+    await enqueue(store, *jobs)
+    locked = await other.fetch("SELECT 1 FROM dutiful.ready WHERE job_id <> $1 FOR UPDATE", jobs[-1].id)
+    assert len(locked) == len(jobs) - 1
+
+    claimed = await not_blocked(pg18_url, claim(store, limit=1, tenants=["acme", "globex"]))
+
+    assert [one.job_id for one in claimed] == [jobs[-1].id]
 
 
 async def test_a_claim_passes_by_a_locked_key_which_is_free_nevertheless(

@@ -15,7 +15,15 @@ from dutiful.core.job import Claim
 from dutiful.declare.lane import LaneSettings
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import Pause, PauseScope
-from dutiful.worker.lanes.fetcher import FORGET_AFTER, MOST_ASKED, MOST_REMEMBERED, FetchCursors, Fetcher, Suspects
+from dutiful.worker.lanes.fetcher import (
+    FORGET_AFTER,
+    MOST_ASKED,
+    MOST_REMEMBERED,
+    MOST_SEEN,
+    FetchCursors,
+    Fetcher,
+    Suspects,
+)
 from dutiful.worker.lanes.inbox import Inbox, InboxSource
 from dutiful.worker.leases import Leases
 
@@ -118,6 +126,98 @@ def test_a_claim_that_began_before_a_peek_lowered_the_floor_does_not_raise_it(
     cursors.lower([QueueLevel("a", 1, 950)], clock.now)
     cursors.advance([new_claim(3, queue="a", priority=1, seq=6_500)], clock.now + 1)
     assert floors(cursors) == {("a", 1): 6_499}
+
+
+def test_a_claim_that_began_before_a_peek_does_not_raise_the_floor_beyond_what_the_peek_saw(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    """The job may have been committed after the claim had looked there."""
+    cursors.add([("a", 1), ("b", 1)])
+    asked_at = clock.now
+    for seq in (700, 500, 600):
+        clock.now += 1
+        cursors.lower([QueueLevel("a", 1, seq), QueueLevel("b", 1, 2_000)], 0.0)
+    cursors.advance([new_claim(1, queue="b", priority=1, seq=1_000)], asked_at)
+    assert floors(cursors) == {("a", 1): 0, ("b", 1): 999}, "it ended before what was seen"
+    cursors.advance([new_claim(2, queue="a", priority=1, seq=1_000)], clock.now - 0.5)
+    assert floors(cursors)["a", 1] == 599, "it began after the others"
+    cursors.advance([new_claim(3, queue="a", priority=1, seq=1_000)], asked_at)
+    assert floors(cursors)["a", 1] == 599
+    cursors.advance([new_claim(4, queue="a", priority=1, seq=1_000)], clock.now + 1)
+    assert floors(cursors)["a", 1] == 999
+
+
+def test_of_very_many_peeks_none_is_passed_by_a_claim_that_began_before(
+    cursors: FetchCursors, clock: MovingClock
+) -> None:
+    cursors.add([("a", 1)])
+    asked_at = clock.now
+    for seq in range(100, 100 + 2 * MOST_SEEN):
+        clock.now += 1
+        cursors.lower([QueueLevel("a", 1, seq)], 0.0)
+    cursors.advance([new_claim(1, queue="a", priority=1, seq=1_000)], clock.now)
+    assert floors(cursors)["a", 1] == 98 + 2 * MOST_SEEN
+    again = FetchCursors()
+    again.add([("a", 1)])
+    for seq in range(100, 100 + 2 * MOST_SEEN):
+        clock.now += 1
+        again.lower([QueueLevel("a", 1, seq)], 0.0)
+    again.advance([new_claim(1, queue="a", priority=1, seq=1_000)], asked_at)
+    assert floors(again)["a", 1] == 99
+
+
+def after_of(cursors: FetchCursors) -> UUID | None:
+    (level,) = cursors.levels(ANY)
+    return level.after
+
+
+def test_jobs_of_one_moment_are_claimed_from_behind_the_last_one(cursors: FetchCursors, clock: MovingClock) -> None:
+    def claimed(number: int, seq: int = 5_000) -> Claim:
+        return new_claim(number, queue="a", priority=1, seq=seq)
+
+    cursors.add([("a", 1)])
+    assert cursors.levels(ANY) == [QueueLevel("a", 1)]
+    cursors.advance([claimed(1), claimed(7)], AFTER)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, 4_999, UUID(int=7))]
+    cursors.advance([claimed(6)], AFTER)
+    assert after_of(cursors) == UUID(int=7), "another lane's claim was faster"
+    cursors.add([("a", 1)])
+    cursors.add_hinted([("a", 1)])
+    assert after_of(cursors) == UUID(int=7)
+    cursors.advance([claimed(2, 5_001)], AFTER)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, 5_000, UUID(int=2))]
+    cursors.advance([claimed(9)], AFTER)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, 5_000, UUID(int=2))]
+
+
+@pytest.mark.parametrize(("seen", "floor"), [(900, 899), (5_000, 4_999)])
+def test_a_peek_that_finds_a_job_at_the_floor_or_below_makes_all_of_that_moment_be_searched(
+    cursors: FetchCursors, clock: MovingClock, seen: int, floor: int
+) -> None:
+    """It may have a smaller id than the last one claimed, and have been committed late."""
+    cursors.advance([new_claim(7, queue="a", priority=1, seq=5_000)], AFTER)
+    asked_at = clock.now
+    clock.now += 1
+    cursors.lower([QueueLevel("a", 1, seen)], 0.0)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, floor)]
+    cursors.advance([new_claim(8, queue="a", priority=1, seq=5_000)], asked_at)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, floor)], "it may not have seen the job"
+    cursors.advance([new_claim(9, queue="a", priority=1, seq=5_000)], clock.now + 1)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, 4_999, UUID(int=9))]
+
+
+def test_a_peek_that_finds_a_job_above_the_floor_changes_nothing(cursors: FetchCursors) -> None:
+    cursors.advance([new_claim(7, queue="a", priority=1, seq=5_000)], AFTER)
+    cursors.lower([QueueLevel("a", 1, 5_001)], 0.0)
+    assert cursors.levels(ANY) == [QueueLevel("a", 1, 4_999, UUID(int=7))]
+
+
+def test_a_level_that_was_forgotten_is_searched_as_a_whole(cursors: FetchCursors, clock: MovingClock) -> None:
+    cursors.advance([new_claim(7, queue="a", priority=1, seq=5_000)], AFTER)
+    clock.now += FORGET_AFTER + 1
+    cursors.forget_idle()
+    cursors.add([("a", 1)])
+    assert cursors.levels(ANY) == [QueueLevel("a", 1)]
 
 
 def test_a_suspect_moves_no_floor(cursors: FetchCursors) -> None:
@@ -424,7 +524,7 @@ async def test_more_jobs_for_a_batch_follow_its_first_one_and_their_leases_are_k
     (request,) = fetching.claims.asked("claim")
     assert (request.worker_id, request.lane, request.limit, request.kinds) == (WORKER, "general", 5, ["greet"])
     assert (request.lease, request.tenants) == (timedelta(seconds=9), ("acme",))
-    assert request.levels == [QueueLevel("default", 100, 6)]
+    assert request.levels == [QueueLevel("default", 100, 6, UUID(int=1))]
     assert fetching.leases.claim(3) == more[1]
 
 

@@ -19,11 +19,15 @@ NEAR_JOBS = 1_000
 
 
 class QueueLevel(msgspec.Struct, frozen=True):
-    """One queue at one priority; `seq` is that of its first job, or where a search begins."""
+    """One queue at one priority; `seq` is that of its first job, or where a search begins: a floor.
+
+    `after`: of the jobs at `seq` + 1, a claim need not search those up to this id. Thousands may have one `run_at`.
+    """
 
     queue: str
     priority: int
     seq: int = 0
+    after: UUID | None = None
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):

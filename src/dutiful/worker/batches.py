@@ -189,7 +189,7 @@ async def claim_more(
     """
     kinds = [first.kind]
     if across_tenants:
-        levels = [QueueLevel(first.queue, first.priority, first.seq - 1)]
+        levels = [QueueLevel(first.queue, first.priority, first.seq - 1, first.job_id)]
         return await store.claims.claim(ClaimRequest(worker_id, lane, levels, kinds, want, lease, tenants=tenants))
     take = Take(first.tenant, first.queue, first.priority, first.seq, want, first.job_id)
     return await store.shares.claim(ShareRequest(worker_id, lane, [take], kinds, lease))

@@ -1,6 +1,9 @@
 """Within a queue level, the job that became due first is claimed first, however and whenever it became ready."""
 
+import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,6 +13,7 @@ from dutiful.core.outcome import Failed, Released, Snoozed
 from dutiful.store import Store
 from dutiful.store.claims import QueueLevel
 from dutiful.store.control import PauseScope
+from dutiful.worker.lanes.fetcher import FetchCursors
 from suite.builders import (
     KIND,
     OOPS,
@@ -28,16 +32,18 @@ from suite.builders import (
 )
 
 
-async def claimed_order(store: Store, now: datetime, *levels: tuple[str, int]) -> list[UUID]:
+async def claimed_order(
+    store: Store, now: datetime, *levels: tuple[str, int], tenants: Sequence[str] = ()
+) -> list[UUID]:
     """All jobs, one claim after the other, each beyond the last: as a worker does that drains a backlog."""
     order: list[UUID] = []
-    floors = dict.fromkeys(levels or [("default", 100)], 0)
+    beyond = {level: QueueLevel(*level) for level in levels or [("default", 100)]}
     while claims := await claim(
-        store, levels=[QueueLevel(*level, floor) for level, floor in floors.items()], kinds=[KIND, "other"], limit=2,
-        suspects=0, now=now,
-    ):  # fmt: skip
+        store, levels=[*beyond.values()], kinds=[KIND, "other"], limit=2, suspects=0, now=now, tenants=tenants
+    ):
         order += [claimed.job_id for claimed in claims]
-        floors |= {(claimed.queue, claimed.priority): claimed.seq - 1 for claimed in claims}
+        for one in claims:
+            beyond[one.queue, one.priority] = QueueLevel(one.queue, one.priority, one.seq - 1, one.job_id)
     return order
 
 
@@ -81,6 +87,44 @@ class ClaimOrderSuite:
             await store.promotion.promote(2, now=at(11))
 
         assert await claimed_order(store, at(12)) == [job.id for job in jobs]
+
+    @pytest.mark.req("W69")
+    @pytest.mark.parametrize("tenants", [(), ("acme", "globex")], ids=["of all", "of tenants"])
+    async def test_many_jobs_with_one_time_are_claimed_in_the_order_of_their_arrival(
+        self, store: Store, tenants: Sequence[str]
+    ) -> None:
+        jobs = [new_job(run_at=at(10), tenant=["acme", "globex"][n % 3 // 2]) for n in range(30)]
+        await enqueue(store, *jobs, now=at(20))
+        last = await enqueue_one(store, tenant="acme", now=at(20))
+
+        assert await claimed_order(store, at(30), tenants=tenants) == [*(job.id for job in jobs), last]
+
+    @pytest.mark.req("W69")
+    @pytest.mark.parametrize("tenants", [(), ("acme",)], ids=["of all", "of a tenant"])
+    async def test_a_job_with_the_same_time_that_is_inserted_late_is_found_after_a_peek(
+        self, store: Store, tenants: Sequence[str]
+    ) -> None:
+        late, *jobs = [new_job(run_at=at(10), tenant="acme") for _ in range(4)]
+        await enqueue(store, *jobs, now=at(20))
+        cursors = FetchCursors()
+        asked: dict[str, Any] = {"tenants": tenants, "suspects": 0, "now": at(30)}
+        cursors.lower(await store.claims.peek([KIND]), 0.0)
+        cursors.advance(await claim(store, levels=cursors.levels(("*",)), **asked), time.monotonic())
+        await enqueue(store, late, now=at(21))
+
+        cursors.lower(await store.claims.peek([KIND]), 0.0)
+        found = await claim(store, levels=cursors.levels(("*",)), **asked)
+
+        assert [one.job_id for one in found] == [late.id]
+
+    async def test_what_became_due_lately_is_searched_also_before_the_last_job_claimed(self, store: Store) -> None:
+        late, first = [new_job(run_at=at(10)) for _ in range(2)]
+        await enqueue(store, first, now=at(10))
+        claimed = await claim_one(store, now=at(10.1))
+        await enqueue(store, late, now=at(10.1))
+
+        beyond = QueueLevel("default", 100, claimed.seq - 1, claimed.job_id)
+        assert [one.job_id for one in await claim(store, levels=[beyond], now=at(10.2))] == [late.id]
 
     async def test_jobs_of_one_insert_keep_its_order_and_a_later_one_comes_behind_them(self, store: Store) -> None:
         batch = [new_job() for _ in range(100)]

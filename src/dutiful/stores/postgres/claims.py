@@ -115,7 +115,7 @@ class PostgresClaims(Subject):
         rows = await self._rows(
             "claim", "{claim_columns}",
             ask.worker_id, ask.lane, *arrays(levels, "queue", "priority", "seq"), ask.kinds, ask.limit, ask.suspects,
-            ask.lease, ask.tenants or None, now,
+            ask.lease, ask.tenants or None, now, [level.after for level in levels],
             repeat=False,  # on failure the lane releases what the call may have claimed
         )  # fmt: skip
         claims = [Claim(*row) for row in rows]

@@ -276,7 +276,10 @@ def _without_replaced_payload(row: Row) -> Row:
 
 
 def _pick(db: Connection, levels: Sequence[QueueLevel], kinds: str, ask: ClaimRequest, now: int) -> list[Row]:
-    """Ready jobs in order of levels and seq: up to `limit` that are no suspects, and suspects besides."""
+    """Ready jobs in order of levels and seq: up to `limit` that are no suspects, and suspects besides.
+
+    What a level's `after` would spare is not there: SQLite removes index entries at once.
+    """
     limit, suspects = ask.limit, ask.suspects
     if suspects > 0 and not db.value(SQL["any_suspect"]):
         suspects = 0

@@ -22,6 +22,7 @@ FORGET_AFTER = 60.0
 MOST_HINTED = 50
 MOST_REMEMBERED = 200  # levels that are idle
 MOST_ASKED = 1_000  # levels in one claim: who may enqueue may invent any number of queues
+MOST_SEEN = 8  # peeks that are told apart by what they saw in a level
 NEAR = 5_000_000  # microseconds below a floor: jobs of most transactions that commit late
 
 
@@ -33,8 +34,10 @@ class FetchCursors:
 
     def __init__(self) -> None:
         self._floors: dict[tuple[str, int], int] = {}
+        self._after: dict[tuple[str, int], UUID] = {}  # the last job claimed, whose seq is the floor's next
         self._used: dict[tuple[str, int], float] = {}
-        self._lowered: dict[tuple[str, int], float] = {}  # when
+        # What peeks saw, the oldest first: when, and the seq. Only seqs below those that were seen later.
+        self._seen: dict[tuple[str, int], list[tuple[float, int]]] = {}
         self._hinted: dict[tuple[str, int], float] = {}  # levels in which no job was seen yet, and when they were named
         self._idle: dict[tuple[str, int], int] = {}  # floors of levels that were forgotten, the latest last
         self._turn = 0
@@ -56,7 +59,7 @@ class FetchCursors:
         """Notes queue levels that have jobs of the lane."""
         now = time.monotonic()
         for level in levels:
-            self._put(level, self._floors.get(level, 0))
+            self._add(level)
             self._used[level] = now
 
     def lower(self, levels: Iterable[QueueLevel], asked_at: float) -> None:
@@ -66,10 +69,11 @@ class FetchCursors:
         """
         now = time.monotonic()
         for level in levels:
-            key = (level.queue, level.priority)
-            if level.seq <= self._floors.get(key, level.seq):
-                self._put(key, level.seq - 1)
-                self._lowered[key] = now
+            key, below = (level.queue, level.priority), level.seq - 1
+            # Also at the floor itself, because the job may be one that committed late, before the last one claimed.
+            if below <= self._floors.get(key, below):
+                self._put(key, below)
+            self._see(key, now, level.seq)
             self._used[key] = now
             self._hinted.pop(key, None)
         for key in [key for key, named_at in self._hinted.items() if named_at < asked_at]:
@@ -78,15 +82,22 @@ class FetchCursors:
     def advance(self, claims: Sequence[Claim], asked_at: float) -> None:
         """Raises floors to the last job claimed at each level; `claims` are in the order of their levels.
 
-        To just below it, because others may have become due at the same moment. Not for suspects, which are claimed
-        wherever they are; nor where a floor was lowered since the claim began, because it may not have seen why.
+        To just below its seq, because others may have become due at the same moment; of them, those with greater ids
+        are left. Not for suspects, which are claimed wherever they are; nor to or beyond a job that a peek has seen
+        since the claim began, because the claim may not have seen it.
         """
         now = time.monotonic()
-        for key, last in {(one.queue, one.priority): one.seq for one in claims if not one.crashes}.items():
-            if self._lowered.get(key, -1.0) < asked_at:
-                self._put(key, max(self._floors.get(key, 0), last - 1))
+        for key, last in {(one.queue, one.priority): one for one in claims if not one.crashes}.items():
+            floor, after = last.seq - 1, UUID(int=0)
+            if (seen := self._least_seen(key, asked_at)) is None or seen > last.seq:
+                after = last.job_id
+            else:
+                floor = seen - 1
+            before = self._floors.get(key, 0), self._after.get(key, UUID(int=0))
+            if (floor, after) > before:
+                self._put(key, floor, after if after.int else None)
         for key in {(one.queue, one.priority) for one in claims}:
-            self._put(key, self._floors.get(key, 0))
+            self._add(key)
             self._used[key] = now
             self._hinted.pop(key, None)
 
@@ -107,7 +118,7 @@ class FetchCursors:
             for name in chain(islice(names, first, None), islice(names, first)):
                 floor = self._floors.get((name, priority))
                 if floor is not None:  # it may have been forgotten since the last one was asked for
-                    yield QueueLevel(name, priority, floor)
+                    yield QueueLevel(name, priority, floor, self._after.get((name, priority)))
 
     def _ranks(self, queues: tuple[str, ...]) -> list[tuple[int, list[str]]]:
         """The priorities, each with its queues; sorted once, because there may be very many."""
@@ -141,15 +152,33 @@ class FetchCursors:
         for key in list(self._idle)[:-MOST_REMEMBERED]:
             del self._idle[key]
 
-    def _put(self, key: tuple[str, int], floor: int) -> None:
+    def _see(self, key: tuple[str, int], when: float, seq: int) -> None:
+        seen = [one for one in self._seen.get(key, ()) if one[1] < seq]
+        if len(seen) == MOST_SEEN:  # the two oldest count as one
+            seen[:2] = [(seen[1][0], seen[0][1])]
+        self._seen[key] = [*seen, (when, seq)]
+
+    def _least_seen(self, key: tuple[str, int], since: float) -> int | None:
+        return next((seq for when, seq in self._seen.get(key, ()) if when >= since), None)
+
+    def _add(self, key: tuple[str, int]) -> None:
+        if key not in self._floors:
+            self._put(key, 0)
+
+    def _put(self, key: tuple[str, int], floor: int, after: UUID | None = None) -> None:
         if key not in self._floors:
             self._ranked.clear()
         self._floors[key] = floor
+        if after is None:
+            self._after.pop(key, None)
+        else:
+            self._after[key] = after
 
     def _forget(self, key: tuple[str, int]) -> None:
         self._ranked.clear()
         del self._floors[key], self._used[key]
-        self._lowered.pop(key, None)
+        self._after.pop(key, None)
+        self._seen.pop(key, None)
         self._hinted.pop(key, None)
 
 

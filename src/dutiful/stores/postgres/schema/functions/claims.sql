@@ -46,40 +46,79 @@ begin
     ) f;
 end $$;
 
--- Locks up to p_limit jobs of these tenants, in the order of the queue levels. Jobs that were locked beyond the limit
--- stay locked until the claim commits; other claims skip them.
+-- Without the ids that came later.
+drop function if exists {schema}.lock_tenant_jobs(text[], text[], int[], bigint[], bigint, text[], int);
+
+-- Locks up to p_limit jobs of these tenants, in the order of the queue levels, each level beyond a seq and an id.
+-- They are found first and locked then: a search that locks would lock p_limit of each tenant, and claims beside this one
+-- would skip them all. If other claims hold some of those found, more are searched behind them.
 create or replace function {schema}.lock_tenant_jobs(
-    p_tenants text[], p_queues text[], p_priorities int[], p_floors bigint[], p_recent bigint, p_kinds text[],
-    p_limit int
+    p_tenants text[], p_queues text[], p_priorities int[], p_seqs bigint[], p_ids uuid[], p_kinds text[], p_limit int
 ) returns tid[]
 language plpgsql volatile {walk_in_order} as $$
+declare
+    v_tids  tid[] := '{}';
+    v_found tid[];
+    v_seqs  bigint[] := p_seqs;
+    v_ids   uuid[] := p_ids;
+    v_ord   bigint := 1;      -- the level in which the search goes on
+    v_most  int := p_limit;  -- how many jobs are searched at once
+    v_seq   bigint;
+    v_id    uuid;
 begin
-    return array(
-        select r.tid
-        from unnest(p_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
-        cross join lateral (
-            select h.tid
-            from unnest(p_tenants) t (tenant)
+    while cardinality(v_tids) < p_limit loop
+        select array_agg(f.tid), (array_agg(f.ord))[count(*)::int], (array_agg(f.seq))[count(*)::int],
+               (array_agg(f.job_id))[count(*)::int]
+        into v_found, v_ord, v_seq, v_id
+        from (
+            select r.tid, l.ord, r.seq, r.job_id
+            from unnest(p_queues, p_priorities, v_seqs, v_ids) with ordinality as l (queue, priority, seq, id, ord)
             cross join lateral (
-                select x.ctid as tid, x.seq, x.job_id from {schema}.ready x
-                where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority
-                  and x.seq > least(l.floor, p_recent) and x.crashes = 0 and x.kind = any (p_kinds)
-                order by x.seq, x.job_id
-                limit p_limit
+                select h.tid, h.seq, h.job_id
+                from unnest(p_tenants) t (tenant)
+                cross join lateral (
+                    select x.ctid as tid, x.seq, x.job_id from {schema}.ready x
+                    where x.tenant = t.tenant and x.queue = l.queue and x.priority = l.priority
+                      and (x.seq, x.job_id) > (l.seq, l.id) and x.crashes = 0 and x.kind = any (p_kinds)
+                    order by x.seq, x.job_id
+                    limit v_most
+                ) h
+                order by h.seq, h.job_id
+                limit v_most
+            ) r
+            where l.ord >= v_ord
+            limit v_most
+        ) f;
+        exit when v_found is null;
+        v_tids := v_tids || array(
+            select r.tid
+            from unnest(v_found) f (tid)
+            cross join lateral (
+                select x.ctid as tid from {schema}.ready x
+                where x.ctid = f.tid and x.tenant = any (p_tenants)
                 for update skip locked
-            ) h
-            order by h.seq, h.job_id
-            limit p_limit
-        ) r
-        limit p_limit);
+            ) r
+            limit p_limit - cardinality(v_tids));
+        exit when cardinality(v_found) < v_most;
+        v_seqs[v_ord] := v_seq;
+        v_ids[v_ord] := v_id;
+        -- More each time, so that a claim of one job passes many locked ones in a few steps.
+        v_most := greatest(least(2 * v_most::bigint, 1000), p_limit);
+    end loop;
+    return v_tids;
 end $$;
+
+-- Without the ids that came later; a second function of this name would make calls ambiguous.
+drop function if exists {schema}.claim(
+    uuid, text, text[], int[], bigint[], text[], int, int, interval, text[], timestamptz);
 
 -- Claims jobs from queue levels, in the order given, each beyond its floor: dead index entries below it are not
 -- scanned. What became due lately is searched in any case, because it may have been committed after the last claim.
--- p_tenants: only jobs of these tenants; null: all jobs, with or without a tenant.
+-- p_tenants: only jobs of these tenants; null: all jobs, with or without a tenant. p_after: of the jobs whose seq is the
+-- floor's next, only those with greater ids; null: all. Thousands may have one run_at, and so one seq.
 create or replace function {schema}.claim(
     p_worker uuid, p_lane text, p_queues text[], p_priorities int[], p_floors bigint[], p_kinds text[],
-    p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz
+    p_limit int, p_suspects int, p_lease interval, p_tenants text[], p_now timestamptz, p_after uuid[] default null
 ) returns table (
     {claim_types}
 )
@@ -89,6 +128,8 @@ declare
     v_recent bigint := {schema}.seq_at(v_now) - {late_commit};
     v_kinds  text[] := p_kinds;
     v_queues text[] := p_queues;
+    v_seqs   bigint[];  -- where each level is searched from: behind this job, or one that would be the last of its seq
+    v_ids    uuid[];
     v_tids   tid[];
     v_more   tid[];
 begin
@@ -103,15 +144,23 @@ begin
                           from unnest(p_queues) with ordinality u (q, o) order by o);
     end if;
 
-    if p_tenants is not null then
-        v_tids := {schema}.lock_tenant_jobs(p_tenants, v_queues, p_priorities, p_floors, v_recent, v_kinds, p_limit);
+    if p_limit > 0 then
+        select array_agg(case when u.floor < v_recent and u.after is not null then u.floor + 1
+                              else least(u.floor, v_recent) end),
+               array_agg(case when u.floor < v_recent and u.after is not null then u.after
+                              else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end)
+        into v_seqs, v_ids
+        from unnest(p_floors, p_after) u (floor, after);
+    end if;
+    if p_limit > 0 and p_tenants is not null then
+        v_tids := {schema}.lock_tenant_jobs(p_tenants, v_queues, p_priorities, v_seqs, v_ids, v_kinds, p_limit);
     elsif p_limit > 0 then
         v_tids := array(
             select r.tid
-            from unnest(v_queues, p_priorities, p_floors) with ordinality as l (queue, priority, floor, ord)
+            from unnest(v_queues, p_priorities, v_seqs, v_ids) with ordinality as l (queue, priority, seq, id, ord)
             cross join lateral (
                 select x.ctid as tid from {schema}.ready x
-                where x.queue = l.queue and x.priority = l.priority and x.seq > least(l.floor, v_recent)
+                where x.queue = l.queue and x.priority = l.priority and (x.seq, x.job_id) > (l.seq, l.id)
                   and x.crashes = 0 and x.kind <> '' and x.kind = any (v_kinds)
                 order by x.seq, x.job_id
                 limit p_limit
