@@ -11,6 +11,7 @@ from running_workers import EVERYWHERE, eventually, running
 from dutiful import Context, Dutiful, Fixed, Retry
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance import runner
+from dutiful.worker import Worker
 from dutiful.worker.lanes.poller import Poller
 
 
@@ -35,6 +36,10 @@ def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Poller, "poll", never)
+
+
+def leads(worker: Worker) -> bool:
+    return worker._maintenance is not None and worker._maintenance.leading
 
 
 async def all_started(started: list[str], count: int) -> None:
@@ -150,3 +155,40 @@ async def test_a_job_whose_transaction_was_long_starts_once_it_is_committed(
         await connection.close()
 
     assert started == ["young", "late"]
+
+
+@pytest.mark.req("W20", "J24")
+@pytest.mark.parametrize("app_url", ["sqlite", "postgres18"], indirect=True)
+async def test_a_job_starts_when_it_is_due_though_the_leader_has_just_stopped(
+    app: Dutiful, no_poll: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still finishes a job. The other worker would look for a leader in an hour, unless it hears of the stop."""
+    monkeypatch.setattr(runner, "FOLLOWER_POLL", 3_600.0)
+    names: list[str] = []
+    release = asyncio.Event()
+    other = Dutiful(app.settings.database_url)
+    for each in (app, other):
+        each.configure(heartbeat="60s")  # which would tell on SQLite, because it is a commit
+
+        @each.job(name="note")
+        async def note(name: str) -> None:
+            names.append(name)
+            if name == "long":
+                await release.wait()
+
+    async with running(app) as first:
+        while not leads(first):  # noqa: ASYNC110 (within moments)
+            await asyncio.sleep(0.01)
+        await app.kind("note").enqueue(name="long")
+        await all_started(names, 1)
+        async with running(other) as second:
+            # Due so late that its own hint is over when the leader stops, and nothing is enqueued after that.
+            await app.kind("note").options(delay="2500ms").enqueue(name="delayed")
+            await asyncio.sleep(1)
+            assert not leads(second)
+            first.stop()
+            try:
+                await all_started(names, 2)
+                assert leads(second)
+            finally:
+                release.set()
