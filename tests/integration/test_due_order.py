@@ -1,7 +1,7 @@
 """Jobs start in the order in which they became due, and at the time at which they are due."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from uuid import uuid4
 
 import asyncpg
@@ -11,6 +11,7 @@ from running_workers import EVERYWHERE, eventually, running
 from dutiful import Context, Dutiful, Fixed, Retry
 from dutiful.declare.lane import LaneSettings
 from dutiful.maintenance import runner
+from dutiful.store import jobs
 from dutiful.worker import Worker
 from dutiful.worker.lanes.poller import Poller
 
@@ -192,3 +193,44 @@ async def test_a_job_starts_when_it_is_due_though_the_leader_has_just_stopped(
                 assert leads(second)
             finally:
                 release.set()
+
+
+@pytest.mark.req("W20", "J24")
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+@pytest.mark.parametrize("way", ["one", "several", "several and a new one", "unique"])
+@pytest.mark.parametrize("seconds", [-30.0, 0.4], ids=["past", "near"])
+async def test_a_job_of_a_client_whose_clock_is_behind_starts_when_it_is_due(
+    app: Dutiful, started: list[str], no_poll: None, monkeypatch: pytest.MonkeyPatch, way: str, seconds: float
+) -> None:
+    """To that client its time seems to be far; on SQLite, client and store have one clock."""
+    monkeypatch.setattr(runner, "LEADER_POLL", 3_600.0)
+
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Behind":
+            return super().now(tz) - timedelta(minutes=1)
+
+    other = Dutiful(app.settings.database_url)
+
+    @other.job(name="note")
+    async def note(name: str) -> None: ...
+
+    async with running(app) as worker, other:
+        while not leads(worker):  # noqa: ASYNC110 (within moments)
+            await asyncio.sleep(0.01)
+        await note.enqueue(name="before")  # so that the worker has a floor
+        await all_started(started, 1)
+        await asyncio.sleep(0.6)  # longer than claims search below their floors
+        monkeypatch.setattr(jobs, "datetime", Behind)
+        timed = note.options(run_at=datetime.now(UTC) + timedelta(seconds=seconds))
+        if way == "one":
+            await timed.enqueue(name="timed")
+        elif way == "unique":
+            await timed.options(unique="key").enqueue(name="timed")
+        else:
+            also = note if way == "several and a new one" else timed
+            await asyncio.gather(timed.enqueue(name="timed"), also.enqueue(name="also"))  # they share a commit
+
+        await all_started(started, 2 if way in ("one", "unique") else 3)
+
+    assert "timed" in started
