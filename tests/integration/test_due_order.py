@@ -234,3 +234,33 @@ async def test_a_job_of_a_client_whose_clock_is_behind_starts_when_it_is_due(
         await all_started(started, 2 if way in ("one", "unique") else 3)
 
     assert "timed" in started
+
+
+@pytest.mark.req("W21", "W69")
+@pytest.mark.parametrize("app_url", ["postgres18"], indirect=True)
+async def test_a_job_that_waited_for_its_unique_key_starts_once_it_is_stored(
+    app: Dutiful, started: list[str], app_url: str, no_poll: None
+) -> None:
+    """It was enqueued before what has been claimed meanwhile, so that a claim alone would not find it."""
+    note, other = app.kind("note"), Dutiful(app.settings.database_url)
+
+    @other.job(name="note")
+    async def theirs(name: str) -> None: ...
+
+    connection = await asyncpg.connect(app_url)
+    try:
+        async with running(app), other:
+            transaction = connection.transaction()
+            await transaction.start()
+            await note.options(within=connection, unique="key").enqueue(name="holder")
+            waiting = asyncio.create_task(theirs.options(unique="key").enqueue(name="waiting"))
+            await asyncio.sleep(1)
+            await theirs.enqueue(name="young")
+            await all_started(started, 1)
+            await transaction.rollback()
+            await waiting
+            await all_started(started, 2)
+    finally:
+        await connection.close()
+
+    assert started == ["young", "waiting"]
