@@ -275,8 +275,8 @@ class MaintenanceRunner:
     async def look_ahead(self) -> None:
         """Learns whether a job is due before the next survey; called when one may have been scheduled.
 
-        Where this process does not lead, it learns whether the leader has resigned, which sends the same hint. A survey
-        would do, but it locks a row, and any role that may connect can send hints: now there is one for each vacancy.
+        Where this process does not lead, it learns whether the leader has resigned, which sends the same hint. It asks
+        before it surveys, because a survey locks a row, and any role that may connect can send hints.
         """
         with contextlib.suppress(DutifulError):
             if self.leading:
