@@ -127,10 +127,10 @@ declare
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     if get_byte(uuid_send(p_id), 6) >> 4 <> 7 then perform {schema}.check_ids(array[p_id]); end if;
-    if p_run_at < {near} and p_hint is null then
-        perform {schema}.wake_workers('[]');
-    elsif p_hint <> '' then
+    if p_hint <> '' then
         perform {schema}.wake_workers(p_hint);
+    elsif p_run_at is not null and p_hint is null and p_run_at < {near} then
+        perform {schema}.wake_workers('[]');
     end if;
     insert into {schema}.job (created_at, run_at, {job_columns})
     values (v_now, v_run_at, {one_job_values})
