@@ -50,16 +50,22 @@ class Maintaining:
         ours = SimpleNamespace(hint=lambda levels, known_to: self.hints.append(levels))
         parts: Any = (store, services, slow, ours, lambda now: [], None, self.webhooks, {}, [])
         self.runner = MaintenanceRunner(*parts)
-        leadership = SimpleNamespace(survey=self._survey, resign=self._resign)
+        leadership = SimpleNamespace(survey=self._survey, resign=self._resign, is_vacant=self._is_vacant)
         self.runner._store.leadership = leadership  # type: ignore[misc]
-        self.resigned = 0
+        self.resigned = self.asked = 0
+        self.vacant = False
         self.ready: list[Any] = []
 
     async def _survey(self, worker_id: UUID, term: timedelta, patience: Patience) -> Survey:
         return self.survey
 
-    async def _resign(self, worker_id: UUID) -> None:
+    async def _resign(self, worker_id: UUID) -> bool:
         self.resigned += 1
+        return True
+
+    async def _is_vacant(self) -> bool:
+        self.asked += 1
+        return self.vacant
 
     async def promote(self, limit: int) -> Any:
         self.promoted += 1
@@ -129,6 +135,34 @@ async def test_a_sleep_ends_when_a_job_of_this_worker_is_due_and_the_earliest_co
     maintaining.runner.job_scheduled(timedelta(0))
     maintaining.runner.job_scheduled(timedelta(seconds=1800))
     await asyncio.wait_for(sleeping, 10)
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["while it sleeps", "before it sleeps"])
+async def test_a_follower_that_hears_of_a_vacancy_surveys_at_once(asleep: bool) -> None:
+    maintaining = Maintaining(leading=False)
+    maintaining.vacant = True
+    maintaining.runner._running = True
+    sleeping = asyncio.create_task(maintaining.runner._sleep(3600))
+    if asleep:
+        await asyncio.sleep(0)
+    await maintaining.runner.look_ahead()
+    await asyncio.wait_for(sleeping, 10)
+    await maintaining.once()
+    assert not maintaining.runner._vacant
+
+
+async def test_hints_without_a_vacancy_cause_no_survey_and_who_has_stopped_does_not_ask() -> None:
+    maintaining = Maintaining(leading=False)
+    maintaining.runner._running = True
+    sleeping = asyncio.create_task(maintaining.runner._sleep(3600))
+    for _ in range(100):
+        await maintaining.runner.look_ahead()
+        await asyncio.sleep(0)
+    assert (maintaining.asked, sleeping.done()) == (100, False)
+    maintaining.runner._running, maintaining.vacant = False, True
+    await maintaining.runner.look_ahead()
+    assert (maintaining.asked, sleeping.done()) == (100, False)
+    sleeping.cancel()
 
 
 async def test_a_sleep_that_is_cancelled_in_the_moment_it_is_woken_is_cancelled() -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 
 from dutiful.client.dispatcher import Dispatcher
 from dutiful.core.errors import DataRefused, DutifulError
 from dutiful.core.job import Inserted, NewJob
-from dutiful.delivery.base import Delivery
+from dutiful.delivery.base import EVERYWHERE, Delivery, QueueLevels
 from dutiful.store import Store
 from dutiful.store.jobs import hinted_levels
 
@@ -16,26 +17,35 @@ log = logging.getLogger("dutiful.client")
 Batch = list[tuple[NewJob, "asyncio.Future[Inserted]"]]
 BATCH = 1_000
 FEW = 100  # jobs are stored within a few milliseconds
+# A call that took longer may have stored jobs below what claims search: it waited for a unique key, or for its commit.
+# The rest of LATE_COMMIT is for the hint and the claim.
+SLOW = 0.4
 
 
 async def insert_and_hint(
     store: Store, delivery: Delivery, jobs: Sequence[NewJob], dispatcher: Dispatcher | None = None
 ) -> list[Inserted]:
     """Stores the jobs in one transaction, hints that there are some, if one may be due soon, and has them delivered."""
-    levels = hinted_levels(jobs)
+    began, levels = time.monotonic(), hinted_levels(jobs)
     hinted = levels is not None and delivery.hint_in_commit(levels, soon=len(jobs) <= FEW)
     try:
         inserted = await store.jobs.insert(jobs, hint=levels if hinted else None)
     except BaseException:
-        if levels is not None:  # a cancelled insert may be committed; and the hint was also for jobs of earlier commits
-            delivery.hint(levels)
+        # A cancelled insert may be committed; and the hint was also for jobs of earlier commits.
+        _hint(delivery, levels, began)
         raise
-    if levels is not None:
-        delivery.hint(levels, sent=hinted)
+    _hint(delivery, levels, began, sent=hinted)
     if dispatcher is not None:
         dispatcher.dispatch(jobs, inserted)
     delivery.notify_watchers()
     return inserted
+
+
+def _hint(delivery: Delivery, levels: QueueLevels | None, began: float, *, sent: bool = False) -> None:
+    if time.monotonic() - began > SLOW and levels != EVERYWHERE:
+        levels, sent = EVERYWHERE, False  # also for a time that was not near when the call began
+    if levels is not None:
+        delivery.hint(levels, sent=sent)
 
 
 class BatchInserter:

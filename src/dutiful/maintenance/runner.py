@@ -101,6 +101,8 @@ class MaintenanceRunner:
         self._wake = asyncio.Event()
         self._wakes_at = 0.0
         self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
+        self._running = False
+        self._vacant = False  # nobody led when it was last asked for, so that this process surveys at once
         self.leading = False
         self.wants_jobs = webhooks.wants_jobs  # a declared webhook waits for the end of jobs
 
@@ -132,6 +134,7 @@ class MaintenanceRunner:
     async def run(self, worker_id: UUID, on_ready: OnReady) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
         beside = [asyncio.create_task(one) for one in self._woken(on_ready)]
+        self._running = True
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
                 with self._outages.watching(PART):
@@ -142,6 +145,7 @@ class MaintenanceRunner:
                     # A handler blocks the event loop. Each gap between surveys defers rescues, so another should lead.
                     await self._resign(worker_id)
         finally:
+            self._running = False
             running = [*self._tasks.values(), *beside]
             for task in running:
                 task.cancel()
@@ -161,10 +165,12 @@ class MaintenanceRunner:
         """Lets another process lead at once, while this one still finishes its running jobs."""
         self.leading = False
         with contextlib.suppress(DutifulError, TimeoutError):  # then its term expires
-            await asyncio.wait_for(self._store.leadership.resign(worker_id), 1)
+            if await asyncio.wait_for(self._store.leadership.resign(worker_id), 1):
+                self._delivery.hint(EVERYWHERE, known_to=self)  # others find that nobody leads
 
     async def run_once(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> float:
         """Surveys, ticks the services if this process leads, and returns how long nothing is due."""
+        self._vacant = False
         due = self._next_due is not None and self._next_due <= time.monotonic()
         if due:
             self._next_due = None
@@ -256,7 +262,7 @@ class MaintenanceRunner:
 
     async def _sleep(self, seconds: float) -> None:
         end = self._wakes_at = time.monotonic() + seconds
-        while (left := min(end, self._next_due or end) - time.monotonic()) > 0:
+        while not self._vacant and (left := min(end, self._next_due or end) - time.monotonic()) > 0:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):  # wait_for may forget a cancellation
@@ -274,12 +280,19 @@ class MaintenanceRunner:
             self._wake.set()
 
     async def look_ahead(self) -> None:
-        """Learns whether a job is due before the next survey; called when one may have been scheduled."""
-        if self.leading:
-            with contextlib.suppress(DutifulError):
+        """Learns whether a job is due before the next survey; called when one may have been scheduled.
+
+        Where this process does not lead, it learns whether the leader has resigned, which sends the same hint. It asks
+        before it surveys, because a survey locks a row, and any role that may connect can send hints.
+        """
+        with contextlib.suppress(DutifulError):
+            if self.leading:
                 wait = await self._store.promotion.next_due()
                 if wait is not None and wait.total_seconds() < LEADER_POLL:
                     self.job_scheduled(wait)
+            elif self._running and await self._store.leadership.is_vacant():
+                self._vacant = True
+                self._wake.set()
 
     def hinted(self, levels: QueueLevels) -> None:
         """Called when jobs may have come in: those of limited kinds wait until they are admitted.

@@ -58,4 +58,8 @@ class LeadershipStore(Protocol):
         An answer means that the store could also be written to, at least while jobs are running.
         """
 
-    async def resign(self, worker_id: UUID) -> None: ...
+    async def resign(self, worker_id: UUID) -> bool:
+        """Gives up the leadership, if `worker_id` has it; returns whether it had."""
+
+    async def is_vacant(self) -> bool:
+        """Whether a survey would lead now. Cheap, for who is about to survey: it may reserve the leadership for it."""

@@ -63,6 +63,19 @@ class LeadershipSuite:
 
         assert (await store.leadership.survey(BOB, TTL, now=at(1))).leading
 
+    async def test_who_does_not_lead_learns_that_the_leader_has_resigned(self, store: Store) -> None:
+        self._needs_one_leader()
+        assert await store.leadership.is_vacant()
+        await store.leadership.survey(ADA, TTL)
+        assert not await store.leadership.is_vacant()
+        assert not await store.leadership.resign(BOB)
+        assert not await store.leadership.is_vacant()
+
+        assert await store.leadership.resign(ADA)
+
+        assert await store.leadership.is_vacant()
+        assert not await store.leadership.resign(ADA), "it has told others already"
+
     async def test_only_the_leader_can_resign(self, store: Store) -> None:
         self._needs_one_leader()
         await store.leadership.survey(ADA, TTL, now=T0)

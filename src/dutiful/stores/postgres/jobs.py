@@ -10,12 +10,15 @@ import asyncpg
 from dutiful.core.errors import DataRefused, StoreUnavailable, UsageError
 from dutiful.core.job import Inserted, Insertion, NewJob
 from dutiful.payload.sql_rules import KindDefault, PayloadRule
-from dutiful.store.jobs import Levels, unknown_dependency
+from dutiful.store.jobs import Levels, hinted_levels, unknown_dependency
 from dutiful.stores.postgres.engine import columns, within
 from dutiful.stores.postgres.engine.columns import job_arrays, job_values
 from dutiful.stores.postgres.engine.subject import Session, Subject, text
 
 CHUNK = 5_000
+# Payloads of hints: for any queue level, and for none, because the caller sends such a hint by itself. With any other,
+# or without one, the database sends one if a run_at is near by its own clock: that of the client may be behind.
+UNNAMED, BY_CALLER = "[]", ""
 
 
 class PostgresJobs(Subject):
@@ -28,7 +31,7 @@ class PostgresJobs(Subject):
     ) -> list[Inserted]:
         if not jobs:
             return []
-        payload = None if hint is None else columns.hint(hint)
+        payload = _payload(jobs, hint)
         if len(jobs) == 1 and jobs[0].plain:
             row = (await self._db.fetch(self._sql["insert_one"], now, payload, *job_values(jobs[0])))[0]
             return [Inserted(jobs[0].id, Insertion.MADE if row[0] else Insertion.EXISTING)]
@@ -48,13 +51,17 @@ class PostgresJobs(Subject):
         async with self._db.transaction() as connection:
             for start in range(0, len(jobs), CHUNK):
                 results += await self._insert_chunk(connection, jobs[start : start + CHUNK], now)
-            if payload is not None:
+            if payload:
                 await connection.execute(self._sql["notify"], self._schema, payload)
+            if payload not in (UNNAMED, BY_CALLER) and (
+                times := [job.run_at for job in jobs if job.run_at is not None]
+            ):
+                await connection.execute(self._sql["notify_if_near"], self._schema, times)
         return results
 
     async def _insert_chunk(self, connection: Any, jobs: Sequence[NewJob], now: datetime | None) -> list[Inserted]:
         if all(job.plain for job in jobs):
-            return _made(jobs, await connection.fetch(self._sql["insert_plain"], now, None, *job_arrays(jobs)))
+            return _made(jobs, await connection.fetch(self._sql["insert_plain"], now, BY_CALLER, *job_arrays(jobs)))
         try:
             # A unique key may be locked by a long transaction, so the wait for it is bounded.
             await connection.execute("set local lock_timeout = '5s'")
@@ -83,6 +90,12 @@ class PostgresJobs(Subject):
     async def put_defaults(self, defaults: Sequence[KindDefault]) -> None:
         if defaults:
             await self._db.fetch(self._sql["put_defaults"], text(defaults))
+
+
+def _payload(jobs: Sequence[NewJob], hint: Levels | None) -> str | None:
+    if hint is not None:
+        return columns.hint(hint)
+    return BY_CALLER if hinted_levels(jobs) == frozenset() else None
 
 
 def _made(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Inserted]:

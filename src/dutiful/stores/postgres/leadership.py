@@ -39,5 +39,9 @@ class PostgresLeadership(Subject):
             self._none_expired_at = none_expired_at
         return Survey(*found)
 
-    async def resign(self, worker_id: UUID) -> None:
-        await self._db.fetch(self._sql["resign"], worker_id)
+    async def resign(self, worker_id: UUID) -> bool:
+        return bool(await self._db.fetch(self._sql["resign"], worker_id))
+
+    async def is_vacant(self) -> bool:
+        vacant: bool = (await self._db.fetch(self._sql["is_vacant"]))[0][0]
+        return vacant

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dutiful.core.settle import DEPENDENCY_FINGERPRINT, Policy, lost_error
+from dutiful.store.jobs import SOON
 from dutiful.store.metrics import ENDS, FAILURES
 from dutiful.stores.order import LATE_COMMIT, SEQ_STEP
 from dutiful.stores.postgres.engine.columns import FRAGMENTS, spell_lists
@@ -84,6 +85,8 @@ _SHARED = {
     "stopping_scopes": "('kind', 'breaker', 'probing')",
     # When its queue of notifications is full, Postgres refuses commits that notify.
     "notify_room": f"pg_notification_queue_usage() < {MOST_NOTIFIED}",
+    # A job due before that starts late without a hint: the leader looks at what is scheduled once a second.
+    "near": f"(clock_timestamp() + interval '{SOON.total_seconds()} seconds')",
     "seq_step": str(SEQ_STEP),
     "late_commit": str(LATE_COMMIT),
     # The default policy of crashes, and what groups the errors that it records.

@@ -31,8 +31,16 @@ class SqliteLeadership:
             self._led_at = micros(found.now)
         return found
 
-    async def resign(self, worker_id: UUID) -> None:
+    async def resign(self, worker_id: UUID) -> bool:
+        held = self._leader.held
         self._leader.resign()
+        if held:
+            # Other processes notice commits only, and a lock that is released is none.
+            await self._engine.write(lambda db: db.run(SQL["tell_resigned"], (clock(None), worker_id.bytes)))
+        return held
+
+    async def is_vacant(self) -> bool:
+        return self._leader.take()
 
     def _is_note_due(self, db: Connection, patience: Patience, now: int) -> bool:
         """In half the time that would count as a gap; never while no job runs, because an idle leader writes nothing.

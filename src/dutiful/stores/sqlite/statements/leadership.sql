@@ -4,6 +4,10 @@ ON CONFLICT (id) DO UPDATE
 SET next_by = excluded.next_by,
     rescue_from = CASE WHEN next_by < :now THEN excluded.rescue_from ELSE rescue_from END;
 
+-- name: tell_resigned
+-- A row has to change, or there is no commit.
+UPDATE dutiful_worker SET seen_at = ? WHERE id = ?;
+
 -- name: any_lease
 SELECT EXISTS (SELECT 1 FROM dutiful_lease);
 

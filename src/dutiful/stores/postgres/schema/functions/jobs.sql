@@ -32,7 +32,8 @@ language sql volatile as $$
 $$;
 
 -- Stores jobs that need no look-up; returns the ids that existed already. A column that is the same for all jobs may be
--- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none.
+-- an array of one; one that no job has, null. p_hint: the payload of a NOTIFY at commit, null for none. One for any queue
+-- ('[]') is sent besides if a p_run_at is near by this clock, because the caller's may be behind; unless p_hint is ''.
 create or replace function {schema}.insert_plain(p_now timestamptz, p_hint text, {job_parameters}) returns setof uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp {use_indexes} as $$
 declare
@@ -45,7 +46,7 @@ declare
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     perform {schema}.check_ids(p_id);
-    if p_hint is not null then perform {schema}.wake_workers(p_hint); end if;
+    if p_hint <> '' then perform {schema}.wake_workers(p_hint); end if;
     if p_run_at is null and p_delay is null and not v_paused && p_kind then
         -- The common case: everything is due now, so all jobs go to ready.
         if cardinality(p_id) >= 20 then
@@ -83,6 +84,10 @@ begin
         return;
     end if;
 
+    if p_hint is distinct from '' and p_hint is distinct from '[]'
+       and exists (select 1 from unnest(p_run_at) r (at) where r.at < {near}) then
+        perform {schema}.wake_workers('[]');
+    end if;
     v_stopped := {stopped_kinds};
     with made as (
         insert into {schema}.job (created_at, run_at, {job_columns})
@@ -122,7 +127,11 @@ declare
 begin
     if p_now is not null then perform {schema}.check_own_time(); end if;
     if get_byte(uuid_send(p_id), 6) >> 4 <> 7 then perform {schema}.check_ids(array[p_id]); end if;
-    if p_hint is not null then perform {schema}.wake_workers(p_hint); end if;
+    if p_hint <> '' then
+        perform {schema}.wake_workers(p_hint);
+    elsif p_run_at is not null and p_hint is null and p_run_at < {near} then
+        perform {schema}.wake_workers('[]');
+    end if;
     insert into {schema}.job (created_at, run_at, {job_columns})
     values (v_now, v_run_at, {one_job_values})
     on conflict (id) do nothing;
