@@ -156,17 +156,20 @@ async def test_claims_that_come_meanwhile_are_no_reason_to_keep_those_that_wait(
     assert sorted(number for number, _ in parts.settler.settled) == [1, 2, 3]
 
 
-async def test_a_fair_lane_does_not_claim_ahead_again_what_it_has_released(parts: Parts, clock: MovingClock) -> None:
+@pytest.mark.parametrize(("slots", "round_trip"), [(4, 0.01), (200, 0.02), (1_000, 5.0)])
+async def test_a_fair_lane_does_not_claim_ahead_again_what_it_has_released(
+    parts: Parts, clock: MovingClock, slots: int, round_trip: float
+) -> None:
     deps: Any = (parts.cursors, parts.leases, parts.suspects, parts.executor, parts.settler, parts.slots)
-    lane = Lane(config_of(parts.claims), LaneSettings("fair", 4, fair=True), *deps)
+    lane = Lane(config_of(parts.claims), LaneSettings("fair", slots, fair=True), *deps)
     assert isinstance(lane._buffer, FairBuffer)
     lane._buffer.usual_run = 1e-4
-    for number in range(5):
+    for number in range(slots + 1):
         parts.leases.add([claim := new_claim(number, tenant="acme")])
         lane._receive([claim])
-    for _ in range(3):
-        lane._buffer.popleft()  # the fourth slot is for other tenants
-    lane.round_trip = 0.01
+    for _ in range(slots - 1):
+        lane._buffer.popleft()  # the last slot is for other tenants
+    lane.round_trip = round_trip
     clock.now += UNSTARTED_FOR + 0.001
     lane.release_unstarted()
     assert lane.buffered == 0 and lane._demand()[0] == 1, "but for the slot that is kept"
@@ -300,6 +303,11 @@ async def test_a_job_of_a_short_batch_begins_before_the_next_claim_is_sent(parts
     parts.tasks.append(asyncio.create_task(parts.lane.run_fetcher()))
     await turns()
     assert len(parts.claims.asked("claim")) >= 2 and begun == [1]
+
+
+async def test_a_slow_store_does_not_make_a_lane_claim_what_it_would_release(parts: Parts) -> None:
+    parts.lane.rate, parts.lane.round_trip = 1_000.0, 5.0
+    assert parts.lane._demand() == (500, 0)
 
 
 async def test_nothing_is_claimed_while_too_many_outcomes_wait(parts: Parts) -> None:

@@ -29,6 +29,8 @@ log = logging.getLogger("dutiful.maintenance")
 LEADER_TTL = timedelta(seconds=8)
 LEADER_POLL = 1.0
 FOLLOWER_POLL = 2.5
+ASK_EVERY = 0.25  # seconds; hints may come a hundred times a second, to each worker of a large fleet
+STEP_ASIDE = 0.5
 MIN_PAUSE = 0.01
 PROMOTING_AT_START = 5.0  # seconds, so that a worker starts in time beside any number of them
 TICK_TIMEOUT = 15.0
@@ -101,8 +103,8 @@ class MaintenanceRunner:
         self._wake = asyncio.Event()
         self._wakes_at = 0.0
         self._next_due: float | None = None  # when a job of this worker is due, on the monotonic clock
-        self._running = False
-        self._vacant = False  # nobody led when it was last asked for, so that this process surveys at once
+        self._ask_at: float | None = None  # when to ask whether anybody leads
+        self._asked_at = 0.0
         self.leading = False
         self.wants_jobs = webhooks.wants_jobs  # a declared webhook waits for the end of jobs
 
@@ -119,8 +121,17 @@ class MaintenanceRunner:
         await self._store.jobs.put_payload_rules(self._rules)
         await self._store.jobs.put_defaults(self._defaults)
         await self._rescuer.rescue_orphans()
-        if await promote_due(self._store, PROMOTING_AT_START):
-            self._delivery.hint(EVERYWHERE, known_to=self)  # others may run, and it is not known that one leads
+        try:
+            async with asyncio.timeout(2 * PROMOTING_AT_START):
+                promoted = await promote_due(self._store, PROMOTING_AT_START)
+        except StoreAway:
+            raise
+        except (DutifulError, TimeoutError) as error:
+            # A worker that runs out of order is better than none; the leader promotes as well, and says what is wrong.
+            self._outages.failed("promoter", error, log)
+        else:
+            if promoted:
+                self._delivery.hint(EVERYWHERE, known_to=self)  # others may run, and it is not known that one leads
 
     async def close(self, timeout: float) -> None:
         """After run() has ended: waits for what services have in flight."""
@@ -134,7 +145,6 @@ class MaintenanceRunner:
     async def run(self, worker_id: UUID, on_ready: OnReady) -> None:
         """Runs until cancelled; calls `on_ready` with queue levels that got jobs."""
         beside = [asyncio.create_task(one) for one in self._woken(on_ready)]
-        self._running = True
         try:
             if schedules := self._schedules(datetime.now(UTC)):  # without any, nothing is asked of the store
                 with self._outages.watching(PART):
@@ -144,8 +154,8 @@ class MaintenanceRunner:
                 if self.leading and self._stalled():
                     # A handler blocks the event loop. Each gap between surveys defers rescues, so another should lead.
                     await self._resign(worker_id)
+                    await asyncio.sleep(STEP_ASIDE)
         finally:
-            self._running = False
             running = [*self._tasks.values(), *beside]
             for task in running:
                 task.cancel()
@@ -163,14 +173,14 @@ class MaintenanceRunner:
 
     async def _resign(self, worker_id: UUID) -> None:
         """Lets another process lead at once, while this one still finishes its running jobs."""
-        self.leading = False
+        led, self.leading = self.leading, False
         with contextlib.suppress(DutifulError, TimeoutError):  # then its term expires
-            if await asyncio.wait_for(self._store.leadership.resign(worker_id), 1):
-                self._delivery.hint(EVERYWHERE, known_to=self)  # others find that nobody leads
+            led = await asyncio.wait_for(self._store.leadership.resign(worker_id), 1)
+        if led:
+            self._delivery.hint(EVERYWHERE, known_to=self)  # others find that nobody leads
 
     async def run_once(self, worker_id: UUID, on_ready: Callable[[QueueLevels], None]) -> float:
         """Surveys, ticks the services if this process leads, and returns how long nothing is due."""
-        self._vacant = False
         due = self._next_due is not None and self._next_due <= time.monotonic()
         if due:
             self._next_due = None
@@ -262,11 +272,24 @@ class MaintenanceRunner:
 
     async def _sleep(self, seconds: float) -> None:
         end = self._wakes_at = time.monotonic() + seconds
-        while not self._vacant and (left := min(end, self._next_due or end) - time.monotonic()) > 0:
+        while (left := min(end, self._next_due or end) - (now := time.monotonic())) > 0:
+            if self._ask_at is not None:
+                if self._ask_at <= now:
+                    if await self._is_vacant():
+                        return
+                    continue
+                left = min(left, self._ask_at - now)
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):  # wait_for may forget a cancellation
                     await self._wake.wait()
+
+    async def _is_vacant(self) -> bool:
+        """Asks before it surveys, because a survey locks a row, and any role that may connect can send hints."""
+        self._ask_at, self._asked_at = None, time.monotonic()
+        with contextlib.suppress(DutifulError):
+            return await self._store.leadership.is_vacant()
+        return False
 
     def _stalled(self) -> bool:
         """Whether this process woke so late that its pause looks like an outage of the store."""
@@ -282,17 +305,17 @@ class MaintenanceRunner:
     async def look_ahead(self) -> None:
         """Learns whether a job is due before the next survey; called when one may have been scheduled.
 
-        Where this process does not lead, it learns whether the leader has resigned, which sends the same hint. It asks
-        before it surveys, because a survey locks a row, and any role that may connect can send hints.
+        Where this process does not lead, the leader may have resigned, which sends the same hint: it asks now and then.
         """
-        with contextlib.suppress(DutifulError):
-            if self.leading:
-                wait = await self._store.promotion.next_due()
-                if wait is not None and wait.total_seconds() < LEADER_POLL:
-                    self.job_scheduled(wait)
-            elif self._running and await self._store.leadership.is_vacant():
-                self._vacant = True
+        if not self.leading:
+            if self._ask_at is None:
+                self._ask_at = max(time.monotonic(), self._asked_at + ASK_EVERY)
                 self._wake.set()
+            return
+        with contextlib.suppress(DutifulError):
+            wait = await self._store.promotion.next_due()
+            if wait is not None and wait.total_seconds() < LEADER_POLL:
+                self.job_scheduled(wait)
 
     def hinted(self, levels: QueueLevels) -> None:
         """Called when jobs may have come in: those of limited kinds wait until they are admitted.

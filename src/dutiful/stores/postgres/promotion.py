@@ -1,5 +1,6 @@
 """Promotion in Postgres: blocks and unblocks jobs by their gates, which are pauses, dependencies and breakers."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,15 +13,22 @@ from dutiful.stores.postgres.engine.subject import Session, Subject
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 LATE_COMMIT = timedelta(minutes=1)
+FLOOR_FOR = 10.0  # seconds
 
 
 class PostgresPromotion(Subject):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.run_floor = LONG_AGO  # no scheduled job is due before
+        self._run_floor = LONG_AGO
+        self._run_floor_until = 0.0
         self._probes = BreakerProbes(session)
         # Pauses that are a minute old, each with the transaction before which all must end; None: they have.
         self._swept: dict[tuple[str, datetime], int | None] = {}
+
+    @property
+    def run_floor(self) -> datetime:
+        """No scheduled job is due before. Not believed for long, because others promote as well, and may fail."""
+        return self._run_floor if time.monotonic() < self._run_floor_until else LONG_AGO
 
     async def sweep(self, limit: int, *, now: datetime | None = None) -> Promotion:
         moved = await self._block_stopped(limit, now)
@@ -70,7 +78,8 @@ class PostgresPromotion(Subject):
         levels, last = rows[:-1], rows[-1]
         moved = sum(r[2] for r in levels)
         # A full batch means a busy table: do not scan its dead entries again. Anything less: search from the start.
-        self.run_floor = max(r[3] for r in levels) - LATE_COMMIT if moved >= limit else LONG_AGO
+        self._run_floor = max(r[3] for r in levels) - LATE_COMMIT if moved >= limit else LONG_AGO
+        self._run_floor_until = time.monotonic() + FLOOR_FOR
         return Promotion(moved, frozenset((r[0], r[1]) for r in levels if r[4]), last[3])
 
 

@@ -251,14 +251,19 @@ class Lane:
         if self._settler.pending > self._backlog:
             return 0, free
         if self._fair is not None:
-            want, self._low = self._fair.demand(free, 2 * self.round_trip, self._most_ahead)
+            want, self._low = self._fair.demand(free, self._soon, self._most_ahead)
             return min(want, self._batch), free
         worth = WORTH + (WORTH_OF_SHORT - WORTH) * min(self.rate / SHORT, 1.0)
-        ahead = min(self._most_ahead, int(self.rate * max(2 * self.round_trip, worth)))
+        ahead = min(self._most_ahead, int(self.rate * max(self._soon, worth)))
         # A claim costs a round trip whatever it brings: with work in hand, wait until half of it is done.
         self._low = ahead // 2
         want = min(self._batch, free + ahead - len(self._buffer))
         return (want if free or len(self._buffer) <= self._low else 0), free
+
+    @property
+    def _soon(self) -> float:
+        """Two round trips; of a store that is slow, no more than a claim may wait for a slot."""
+        return min(2 * self.round_trip, UNSTARTED_FOR / 2)
 
     @property
     def _most_ahead(self) -> int:
@@ -301,7 +306,8 @@ class Lane:
         if self._waited_too_long():
             self.rate = 0.0  # or the same jobs would be claimed ahead again
             if self._fair is not None:
-                self._fair.usual_run = max(self._fair.usual_run, LONG)
+                # So long that of all its slots none ends soon.
+                self._fair.usual_run = max(self._fair.usual_run, LONG, 2 * len(self.slots) * self._soon)
             while len(self._buffer):
                 self._settle(self._buffer.popleft(), Released(began=False))
 
